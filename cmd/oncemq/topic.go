@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/oncemq/oncemq/internal/cli"
+)
+
+func topicCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "topic",
+		Short: "Create, list, trim and delete topics",
+		Long: `A topic is a named log in one or more partitions. Each partition is a log of its own, with
+offsets from 0 on: what must stay in order goes into one partition, which records with the
+same key do. Choose the number of partitions for the consumers that shall share the work.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(topicCreateCommand(), topicListCommand(), topicTrimCommand(), topicDeleteCommand())
+	return cmd
+}
+
+func topicCreateCommand() *cobra.Command {
+	var o cli.CreateTopicOptions
+	var partitions int32
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a topic",
+		Long: `Create a topic. When the command ends with 0, every partition has a leader and can be used.
+
+A name has 1 to 249 letters, digits, dots, underscores and hyphens. The number of partitions
+cannot be changed later.
+
+` + clientHelp,
+		Example: `  oncemq topic create payments
+  oncemq topic create payments -p 6 --if-not-exists     in a script that may run again
+  oncemq topic create payments -p 6 --dry-run           would it work?
+  oncemq topic create payments --json | jq .partition_count`,
+		Args: one("topic"),
+	}
+	flags := cmd.Flags()
+	brokers := brokersFlag(cmd)
+	flags.Int32VarP(&partitions, "partitions", "p", 0, "make `N` partitions (default: num.partitions of the broker, 1)")
+	flags.BoolVar(&o.IfNotExists, "if-not-exists", false, "a topic of that name that exists already is no error")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "let the broker check, and change nothing")
+	flags.BoolVar(&o.JSON, "json", false, "print the result as JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		o.Name = args[0]
+		if o.Partitions, err = partitionFlag(cmd, "partitions", partitions, 1, cli.BrokerDefault); err != nil {
+			return err
+		}
+		if o.Brokers, err = parsed("--bootstrap", *brokers, cli.ParseBrokers); err != nil {
+			return err
+		}
+		return failed(cli.CreateTopic(cmd.Context(), environment(), o))
+	}
+	return cmd
+}
+
+func topicListCommand() *cobra.Command {
+	var o cli.ListTopicsOptions
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the topics",
+		Long: `List the topics, one name a line in alphabetical order.
+
+With -v each partition: the broker that leads it, the offset of the first record that is
+still there (BEGIN), and the one that the next record will get (END). END minus BEGIN is
+the number of records, since OnceMQ leaves no holes between offsets.
+
+` + clientHelp,
+		Example: `  oncemq topic list
+  oncemq topic list -v
+  oncemq topic list -v --json | jq '[.[].partitions[] | .end_offset - .begin_offset] | add'`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	brokers := brokersFlag(cmd)
+	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print each partition with its leader and offsets")
+	flags.BoolVar(&o.JSON, "json", false, "print the topics as a JSON array")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if o.Brokers, err = parsed("--bootstrap", *brokers, cli.ParseBrokers); err != nil {
+			return err
+		}
+		return failed(cli.ListTopics(cmd.Context(), environment(), o))
+	}
+	return cmd
+}
+
+func topicTrimCommand() *cobra.Command {
+	var o cli.TrimTopicOptions
+	var before string
+	cmd := &cobra.Command{
+		Use:   "trim NAME --before OFFSET",
+		Short: "Delete the oldest records of a topic",
+		Long: `Delete the records of a topic, or of one of its partitions, before an offset. The command asks
+for nothing, and what it deletes is gone.
+
+The record at OFFSET is the first that stays; "end" lets none stay. Offsets do not change, and
+what the broker remembers of producers does not either: a batch that was deleted and is sent
+again is still answered as before, and not stored again. The space is given back by whole log
+files, once all of a file is deleted and the next one is begun.
+
+` + clientHelp,
+		Example: `  oncemq topic trim payments -p 0 --before 1000     payments/0 begins at offset 1000
+  oncemq topic trim payments --before end           the topic is empty`,
+		Args: one("topic"),
+	}
+	flags := cmd.Flags()
+	topicOf := topicFlags(cmd, "trim partition `N` (default: all)")
+	flags.StringVar(&before, "before", "", "`OFFSET` of the first record that stays: N or end")
+	flags.BoolVar(&o.JSON, "json", false, "print the result as JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if o.Brokers, o.Topic, o.Partition, err = topicOf(args); err != nil {
+			return err
+		}
+		if !cmd.Flags().Changed("before") {
+			return errors.New("say with --before OFFSET which record is the first to stay")
+		}
+		if o.Before, err = parsed("--before", before, cli.ParseTrimOffset); err != nil {
+			return err
+		}
+		return failed(cli.TrimTopic(cmd.Context(), environment(), o))
+	}
+	return cmd
+}
+
+func topicDeleteCommand() *cobra.Command {
+	var o cli.DeleteTopicsOptions
+	cmd := &cobra.Command{
+		Use:   "delete NAME...",
+		Short: "Delete topics",
+		Long: `Delete topics with all their records. The command asks for nothing, and there is no way back.
+
+When it ends with 0, no broker takes or serves anything of them any more; their files are
+removed soon after. A topic that is created again under the same name is a new one: it begins
+at offset 0. A topic that cannot be deleted does not hinder the others.
+
+` + clientHelp,
+		Example: `  oncemq topic delete payments
+  oncemq topic delete test-1 test-2 --if-exists`,
+		Args: topicNames,
+	}
+	flags := cmd.Flags()
+	brokers := brokersFlag(cmd)
+	flags.BoolVar(&o.IfExists, "if-exists", false, "a topic that does not exist is no error")
+	flags.BoolVar(&o.JSON, "json", false, "print the result as a JSON array")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		o.Names = args
+		if o.Brokers, err = parsed("--bootstrap", *brokers, cli.ParseBrokers); err != nil {
+			return err
+		}
+		return failed(cli.DeleteTopics(cmd.Context(), environment(), o))
+	}
+	return cmd
+}
+
+// topicNames accepts one or more names, each once.
+func topicNames(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || slices.Contains(args, "") {
+		return fmt.Errorf("name the topics: %s (--help tells more)", cmd.UseLine())
+	}
+	for i, name := range args {
+		if slices.Contains(args[:i], name) {
+			return fmt.Errorf("topic %s is named twice", name)
+		}
+	}
+	return nil
+}
