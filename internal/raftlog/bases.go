@@ -36,6 +36,19 @@ func (s *baseSet) oldest() seglog.Index {
 	return s.indexes[0]
 }
 
+func (s *baseSet) newest() seglog.Index {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.indexes[len(s.indexes)-1]
+}
+
+// reset forgets all bases but one.
+func (s *baseSet) reset(index seglog.Index) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.indexes = []seglog.Index{index}
+}
+
 func (s *baseSet) has(index seglog.Index) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,19 +108,20 @@ func (l *Log) HasBase(first seglog.Index) bool { return l.bases.has(first - 1) }
 
 // AddBase makes b the base snapshot of the segment that begins behind b.Index, durable on return. It is a bug if b is not
 // the state there. After an error the log is as it was, and the call may be repeated; but seglog.ErrSync, of the
-// directory, is final, and the log's Writer meets it, too. A segment that is dropped already needs none any more. Any
-// goroutine may call it.
+// directory, is final, and the log's Writer meets it, too. A segment that is gone needs none any more: it was dropped, cut off
+// with its entries, or a snapshot took the place of the log. Any goroutine may call it.
 func (l *Log) AddBase(b Base) error {
 	if err := l.bases.begin(); err != nil {
 		return fmt.Errorf("add base snapshot at index %d of group %d: %w", b.Index, l.group, err)
 	}
 	defer l.bases.changing.Unlock()
 	segments := l.segments.Segments()
-	if b.Index+1 < segments[0].First {
+	at := slices.IndexFunc(segments, func(s seglog.SegmentInfo) bool { return s.First == b.Index+1 })
+	if at < 0 {
 		return nil
 	}
-	invariant.Check(slices.ContainsFunc(segments, b.fits), "base snapshot of group %d at index %d, term %d, next offset %d: no segment begins there",
-		l.group, b.Index, b.Term, b.NextOffset)
+	invariant.Check(b.fits(segments[at]), "base snapshot of group %d at index %d, term %d, next offset %d: the segment there begins with %+v",
+		l.group, b.Index, b.Term, b.NextOffset, segments[at])
 	if err := WriteBase(l.cfg.FS, l.cfg.Dir, b); err != nil {
 		if errors.Is(err, seglog.ErrSync) {
 			l.segments.Fail(err)
@@ -119,8 +133,9 @@ func (l *Log) AddBase(b Base) error {
 }
 
 // DropBefore removes what lies before the segment that begins with first: the segments and their base snapshots. The
-// segment must have its own (HasBase). After an error the call is to be repeated; what is left then is removed at the next
-// start at the latest. Any goroutine may call it.
+// segment must have its own (HasBase). Nothing happens when the log begins behind it already: a snapshot has taken the place
+// of all. After an error the call is to be repeated; what is left then is removed at the next start at the latest. Any
+// goroutine may call it.
 func (l *Log) DropBefore(first seglog.Index) error {
 	if err := l.dropBefore(first); err != nil {
 		return fmt.Errorf("drop what is before entry %d of group %d: %w", first, l.group, err)
@@ -135,6 +150,9 @@ func (l *Log) dropBefore(first seglog.Index) error {
 		return err
 	}
 	defer l.bases.changing.Unlock()
+	if first < l.segments.FirstIndex() {
+		return nil
+	}
 	if !l.HasBase(first) {
 		return errors.New("the segment that begins there has no base snapshot")
 	}
@@ -148,13 +166,28 @@ func (l *Log) dropBefore(first seglog.Index) error {
 // removeOldBases removes the base snapshots of segments before the one that begins with first, and what writing one has left
 // half-made. It need not be durable: what comes back is removed again.
 func removeOldBases(cfg Config, first seglog.Index) error {
+	return removeBases(cfg, func(name string) bool {
+		index, ok := parseBaseName(name)
+		return ok && index < first-1 || strings.HasSuffix(name, baseSuffix+temporarySuffix)
+	})
+}
+
+// removeArrived removes the base snapshots that arrived for an install that was not begun. It is for a start, when no intent
+// is unfinished: later on one that has arrived may be all that there will be.
+func removeArrived(cfg Config) error {
+	return removeBases(cfg, func(name string) bool {
+		return strings.HasSuffix(name, arrivedSuffix) || strings.HasSuffix(name, arrivedSuffix+temporarySuffix)
+	})
+}
+
+// removeBases removes the files in the directory of a group whose names which chooses.
+func removeBases(cfg Config, which func(name string) bool) error {
 	names, err := cfg.FS.List(cfg.Dir)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		index, ok := parseBaseName(name)
-		if ok && index < first-1 || strings.HasSuffix(name, baseSuffix+temporarySuffix) {
+		if which(name) {
 			if err := cfg.FS.Remove(filepath.Join(cfg.Dir, name)); err != nil {
 				return fmt.Errorf("remove base snapshot: %w", err)
 			}
@@ -163,14 +196,15 @@ func removeOldBases(cfg Config, first seglog.Index) error {
 	return nil
 }
 
-// Snapshot implements raft.Storage: the oldest base snapshot, from its file. One that turns out to be damaged is
+// Snapshot implements raft.Storage: the oldest base snapshot, from its file, as a whole (Base.AppendTo), so that who receives
+// it can verify it (DecodeBase). The log of that one begins where this one does. One that turns out to be damaged is
 // forgotten, and the next one is the oldest.
 func (l *Log) Snapshot() (*pb.Snapshot, error) {
 	for {
 		oldest := l.bases.oldest()
 		base, err := checkedBase(l.cfg, oldest)
 		if err == nil {
-			return base.snapshot(), nil
+			return base.first().snapshot(), nil
 		}
 		if l.bases.oldest() != oldest {
 			continue // DropBefore has removed it meanwhile
@@ -182,9 +216,15 @@ func (l *Log) Snapshot() (*pb.Snapshot, error) {
 	}
 }
 
+// first returns the base as that of the first segment of a log: nothing that is before it can be read.
+func (b Base) first() Base {
+	b.LogStart = b.NextOffset
+	return b
+}
+
 func (b Base) snapshot() *pb.Snapshot {
 	return &pb.Snapshot{
-		Data: b.Body,
+		Data: b.AppendTo(nil),
 		Metadata: &pb.SnapshotMetadata{
 			Index:     new(uint64(b.Index)),
 			Term:      new(uint64(b.Term)),

@@ -12,8 +12,8 @@ import (
 	"github.com/oncemq/oncemq/internal/vfs"
 )
 
-// unusedBytesMax is the size of a segment without an entry: its header frame.
-const unusedBytesMax = 96
+// unusedBytesMax is the size of a segment without an entry.
+const unusedBytesMax = seglog.HeaderBytes
 
 // CreateGroup writes a new group's base snapshot and its first segment and records the replica, in this order, all
 // durable on return. What a crash in the middle leaves behind has no record in the state file: it was never used and

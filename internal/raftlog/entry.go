@@ -2,6 +2,9 @@ package raftlog
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
@@ -71,6 +74,27 @@ func toLog(e *pb.Entry) seglog.Entry {
 	invariant.Check(len(entry.Data) >= batch.HeaderSize && entry.Data[0] < 0x80, "entry is neither a command nor a batch")
 	entry.Kind, entry.Version = seglog.KindBatch, 0
 	return entry
+}
+
+// CheckEntry says whether an entry that came from another replica can be stored behind one of term previous: an error tells
+// why the writer would hold it for a bug. That it follows in index, and a batch in offset, is for the caller to check, and
+// the checksum of a batch.
+func CheckEntry(e *pb.Entry, previous uint64) error {
+	data := e.GetData()
+	c, isCommand := DecodeCommand(data)
+	switch {
+	case previous > math.MaxInt32 || e.GetTerm() > math.MaxInt32:
+		return fmt.Errorf("an entry of term %d after term %d", e.GetTerm(), previous)
+	case e.GetType() == pb.EntryConfChange || e.GetType() == pb.EntryConfChangeV2:
+	case e.GetType() != pb.EntryNormal:
+		return fmt.Errorf("an entry of type %d", e.GetType())
+	case isCommand && c.Kind <= seglog.KindConfChangeV2:
+		return fmt.Errorf("a command of kind %d", c.Kind)
+	case !isCommand && len(data) > 0 && (len(data) < batch.HeaderSize || data[0] >= 0x80):
+		return errors.New("neither a command nor a batch")
+	}
+	logged := toLog(e)
+	return logged.Check(batch.Term(previous))
 }
 
 // fromLog translates an entry of the log into Raft's form. For a batch the result aliases entry.Data, for a command

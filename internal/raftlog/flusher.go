@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oncemq/oncemq/internal/invariant"
 	"github.com/oncemq/oncemq/internal/seglog"
 	"github.com/oncemq/oncemq/internal/vfs"
 )
@@ -31,10 +32,20 @@ func asFull(err error) error {
 	return err
 }
 
+// IsDamage says whether an error of a Writer is that the files of its group are not what was written, or cannot be read. They
+// were found so before anything was changed, and the other groups have no part in it. Any goroutine may call it.
+func IsDamage(err error) bool {
+	_, log := errors.AsType[*seglog.DamageError](err)
+	_, format := errors.AsType[*seglog.FormatError](err)
+	_, base := errors.AsType[*BaseDamageError](err)
+	return (log || format || base) && !errors.Is(err, seglog.ErrSync)
+}
+
 // Events are what a node hears from its flushers. They are called by several goroutines and must not block.
 type Events struct {
 	// Fatal: a write or a sync has failed, and nothing of it is ever answered. What is on disk is unknown then, so the
-	// process must end. It may be called more than once.
+	// process must end. It may be called more than once. Damage of one group's files (IsDamage) is not
+	// fatal: only its Sink is told.
 	Fatal func(error)
 	// Full: a write found no room, and its group is parked (Parked counts it already): nothing of it is answered and
 	// nothing is lost, until Retry. It may be called more than once.
@@ -52,30 +63,64 @@ type Flushers struct {
 	waiting []*Writer // those in writerQueued that no flusher works for; each at most once
 	parked  []*Writer // those in writerParked, in the order in which they met the full disk
 	closed  bool
+	stepped bool // there is no goroutine; set at the beginning
 	done    sync.WaitGroup
 
 	markers marker
 }
 
-// NewFlushers starts n flushers over the node's state file.
+// NewFlushers starts n flushers over the node's state file. With n = 0 there is no goroutine: whoever made them calls Step
+// and WriteMarks.
 func NewFlushers(n int, state *StateFile, events Events) *Flushers {
-	f := &Flushers{state: state, events: events}
+	f := &Flushers{state: state, events: events, stepped: n == 0}
 	f.work.L = &f.mu
-	f.markers.start(state, events.Fatal)
+	f.markers.init(state, events.Fatal)
+	if !f.stepped {
+		f.markers.done.Go(f.markers.run)
+	}
 	for range n {
 		f.done.Go(f.run)
 	}
 	return f
 }
 
-// Close waits for all that was submitted, writes the outstanding marks and stops the flushers. What still finds no room is
-// given up: its Sink is told. No writer may be used afterwards.
+// Step carries out what is submitted to one writer, the one that waits longest, and says whether there was one. It is for
+// flushers without goroutines, and for one caller at a time.
+func (f *Flushers) Step() bool {
+	invariant.Check(f.stepped, "a step of flushers that run by themselves")
+	f.mu.Lock()
+	w := f.take()
+	f.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	f.carry(w)
+	return true
+}
+
+// WriteMarks writes the durable marks that wait, which otherwise happens once in a while. It is for flushers without
+// goroutines, and for one caller at a time.
+func (f *Flushers) WriteMarks() {
+	invariant.Check(f.stepped, "flushers that run by themselves write their marks")
+	if err := f.markers.write(); err != nil {
+		f.events.Fatal(err)
+	}
+}
+
+// Close waits for all that was submitted, or carries it out, writes the outstanding marks and stops the flushers. What
+// still finds no room is given up: its Sink is told. No writer may be used afterwards.
 func (f *Flushers) Close() {
 	f.mu.Lock()
 	f.closed = true
 	f.unpark(func(*Writer) bool { return true })
 	f.work.Broadcast()
 	f.mu.Unlock()
+	if f.stepped {
+		for f.Step() {
+		}
+		f.WriteMarks()
+		return
+	}
 	f.done.Wait()
 	f.markers.stop()
 }
@@ -113,12 +158,17 @@ func (f *Flushers) run() {
 		if w == nil {
 			return
 		}
-		err := w.flush()
-		if err != nil {
-			err = fmt.Errorf("flush group %d: %w", w.log.group, err)
-		}
-		f.settle(w, err)
+		f.carry(w)
 	}
+}
+
+// carry carries out what a writer that was taken has to write.
+func (f *Flushers) carry(w *Writer) {
+	err := w.flush()
+	if err != nil {
+		err = fmt.Errorf("flush group %d: %w", w.log.group, err)
+	}
+	f.settle(w, err)
 }
 
 // next waits for a writer that has something to write; nil when the flushers are closed and none has.
@@ -130,6 +180,14 @@ func (f *Flushers) next() *Writer {
 			return nil
 		}
 		f.work.Wait()
+	}
+	return f.take()
+}
+
+// take takes the first writer out of the line; nil when there is none. The caller holds the lock.
+func (f *Flushers) take() *Writer {
+	if len(f.waiting) == 0 {
+		return nil
 	}
 	w := f.waiting[0]
 	f.waiting[0] = nil
@@ -158,7 +216,7 @@ func (f *Flushers) settle(w *Writer, err error) {
 		defer f.events.Full(err) // when it can be found in parked, so that a Retry out of it finds it
 	default:
 		w.become(writerBroken)
-		if !full {
+		if !full && !IsDamage(err) {
 			defer f.events.Fatal(err)
 		}
 		defer w.sink.Failed(err)

@@ -300,7 +300,7 @@ func carryOutGiveUp(cfg Config, from seglog.Index) error {
 	if err = errors.Join(err, segments.Close()); err != nil {
 		return err
 	}
-	return cfg.State.finish(cfg.Identity.Group)
+	return cfg.State.finish(cfg.Identity.Group, seglog.Floor{})
 }
 
 // rollToBase gives the base snapshot that stands at the end of the log a segment behind it: its own may be what was given up.

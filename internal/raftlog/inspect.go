@@ -13,7 +13,7 @@ type Inspection struct {
 	// State is what the state file has of the group.
 	State GroupState
 	// Unfinished names what a crash has interrupted, and the next start carries out before it opens the group: "truncate",
-	// "delete" or "give up". "": nothing.
+	// "install", "delete" or "give up". "": nothing.
 	Unfinished string
 	// Bases are the base snapshots, oldest first.
 	Bases []BaseInspection
@@ -46,7 +46,9 @@ type Loss struct {
 	Offsets, Entries int64
 }
 
-var intentNames = map[intent]string{intentTruncate: "truncate", intentDelete: "delete", intentGiveUp: "give up"}
+var intentNames = map[intent]string{
+	intentTruncate: "truncate", intentInstall: "install", intentDelete: "delete", intentGiveUp: "give up",
+}
 
 // Inspect reads a group that is not open and says what OpenGroup would find. It changes nothing; the state file may be
 // one of ReadState.
@@ -54,11 +56,17 @@ func Inspect(cfg Config) Inspection {
 	var i Inspection
 	known, born := cfg.State.Group(cfg.Identity.Group)
 	i.State, i.Loss.Offset = known, -1
-	if begun, unfinished := cfg.State.unfinished(cfg.Identity.Group); unfinished {
+	begun, unfinished := cfg.State.unfinished(cfg.Identity.Group)
+	if unfinished {
 		i.Unfinished = intentNames[begun.intent]
 	}
 	if !born || !known.Live {
 		i.Problem = errors.New("no replica of the group lives here")
+		return i
+	}
+	if unfinished && begun.intent == intentInstall {
+		// What is there of a log goes, whatever it is like; all hangs on the base snapshot that takes its place.
+		_, i.Problem = arrived(cfg, begun.index)
 		return i
 	}
 	if i.Problem = i.readAll(cfg); i.Problem != nil {

@@ -18,6 +18,8 @@ func (l *Log) resume() error {
 		return nil
 	case begun.intent == intentGiveUp:
 		return carryOutGiveUp(l.cfg, begun.index)
+	case begun.intent == intentInstall:
+		return carryOutInstall(l.cfg, begun.index)
 	case begun.intent == intentDelete:
 		return fmt.Errorf("the group is being deleted: %w", fs.ErrNotExist)
 	}
@@ -27,15 +29,14 @@ func (l *Log) resume() error {
 
 // Truncate removes the entries from index from on, durable on return. They must not be applied, nor covered by a base
 // snapshot. A crash or an error in the middle leaves an intent, which the next OpenGroup carries out; the log is not to be
-// used in between. After ErrFull the call may be repeated. It is for a log that no Writer was made for: a durable mark that
-// is still on its way would name what is gone.
+// used in between. After ErrFull the call may be repeated. It is for a log that no Writer was made for.
 func (l *Log) Truncate(from seglog.Index) error {
 	invariant.Check(from > l.applied, "truncation of group %d at the applied index %d", l.group, from)
 	if l.cut == 0 && from > l.segments.LastIndex() {
 		return nil
 	}
 	l.cut = from
-	err := l.cfg.State.record(stateRecord{recordType: recordIntent, group: l.group, intent: intentTruncate, index: from})
+	err := l.cutFrom(from)
 	if err == nil {
 		err = l.finishTruncate()
 	}
@@ -45,23 +46,41 @@ func (l *Log) Truncate(from seglog.Index) error {
 	return nil
 }
 
-// finishTruncate does what the intent to remove the entries from cut on wants, if there is one.
+// cutFrom removes the entries from index from on, durable on return, for whoever writes the log: by then no mark of what goes
+// is on its way. A crash in the middle leaves an intent. After ErrFull the call is to be repeated before anything else is
+// written. The mark then names what is left, all of which is on disk.
+func (l *Log) cutFrom(from seglog.Index) error {
+	state, _ := l.cfg.State.Group(l.group)
+	newest := l.bases.newest()
+	invariant.Check(from > newest && from > state.Commit,
+		"group %d is to lose the entries from %d on, and has a base snapshot at %d and %d recorded as committed", l.group, from, newest, state.Commit)
+	err := l.cfg.State.record(stateRecord{recordType: recordIntent, group: l.group, intent: intentTruncate, index: from})
+	if err != nil {
+		return err
+	}
+	return l.carryOutTruncate(from)
+}
+
+// carryOutTruncate does what the intent to remove the entries from index from on wants.
+func (l *Log) carryOutTruncate(from seglog.Index) error {
+	if l.segments.LastIndex() >= from {
+		if err := l.segments.TruncateSuffix(from); err != nil {
+			return err
+		}
+	} // else it was done before, or the entries were not on disk: what is left is
+	return l.cfg.State.finish(l.group, l.segments.End())
+}
+
+// finishTruncate does what the intent to remove the entries from cut on wants, if there is one, and takes them out of the
+// ring.
 func (l *Log) finishTruncate() error {
 	if l.cut == 0 {
 		return nil
 	}
-	if l.segments.LastIndex() >= l.cut {
-		if err := l.segments.TruncateSuffix(l.cut); err != nil {
-			return err
-		}
-	}
-	if left := l.cut - 1 - min(l.applied, l.cut-1); left < seglog.Index(len(l.ring)) {
-		clear(l.ring[left:])
-		l.ring = l.ring[:left]
-	}
-	if err := l.cfg.State.finish(l.group); err != nil {
+	if err := l.carryOutTruncate(l.cut); err != nil {
 		return err
 	}
+	l.cutRing(max(l.cut, l.behind+1))
 	l.cut = 0
 	return nil
 }

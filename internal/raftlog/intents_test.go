@@ -244,9 +244,9 @@ func TestIntentsThroughRewriting(t *testing.T) {
 		_ = s.record(stateRecord{recordType: recordIntent, group: 1, intent: intentGiveUp, index: 9})
 	})
 	s.rewrite()
-	must(t, s.finish(1)) // under its new sequence
+	must(t, s.finish(1, seglog.Floor{})) // under its new sequence
 	openState(t, mem.KillClone(), boot1)
-	must(t, s.finish(1))                                                                     // again
+	must(t, s.finish(1, seglog.Floor{}))                                                     // again
 	must(t, s.record(stateRecord{recordType: recordIntent, group: 3, intent: intentDelete})) // takes the place of the other
 	if got := s.Deleting(); !slices.Equal(got, []seglog.GroupID{2, 3}) {
 		t.Fatalf("to be deleted: %v", got)

@@ -17,6 +17,8 @@ type marker struct {
 	state *StateFile
 	fatal func(error)
 
+	writing sync.Mutex // taken before mu: held while a mark is on its way from ends to the state file
+
 	mu   sync.Mutex
 	ends map[seglog.GroupID]seglog.Floor
 
@@ -25,11 +27,10 @@ type marker struct {
 	done  sync.WaitGroup
 }
 
-func (m *marker) start(state *StateFile, fatal func(error)) {
+func (m *marker) init(state *StateFile, fatal func(error)) {
 	m.state, m.fatal = state, fatal
 	m.ends = make(map[seglog.GroupID]seglog.Floor)
 	m.first, m.quit = make(chan struct{}, 1), make(chan struct{})
-	m.done.Go(m.run)
 }
 
 // stop writes the outstanding marks and ends the goroutine.
@@ -65,15 +66,15 @@ func (m *marker) run() {
 	}
 }
 
+// write writes the marks that wait. Those that find no room wait for the next interval: an older mark is still true.
 func (m *marker) write() error {
 	m.mu.Lock()
-	ends := m.ends
-	m.ends = make(map[seglog.GroupID]seglog.Floor)
+	groups := slices.Sorted(maps.Keys(m.ends))
 	m.mu.Unlock()
-	for _, group := range slices.Sorted(maps.Keys(ends)) {
-		_, err := m.state.SetMark(group, ends[group])
+	for _, group := range groups {
+		err := m.writeOne(group)
 		if errors.Is(err, ErrFull) {
-			m.again(ends)
+			m.wake()
 			return nil
 		}
 		if err != nil {
@@ -83,13 +84,35 @@ func (m *marker) write() error {
 	return nil
 }
 
-// again has marks written in the next interval that found no room. An older mark is still true.
-func (m *marker) again(ends map[seglog.GroupID]seglog.Floor) {
+func (m *marker) writeOne(group seglog.GroupID) error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	m.mu.Lock()
-	maps.Copy(ends, m.ends) // those are newer
-	m.ends = ends
+	end, waits := m.ends[group]
+	delete(m.ends, group)
 	m.mu.Unlock()
-	m.wake()
+	if !waits {
+		return nil
+	}
+	_, err := m.state.SetMark(group, end)
+	if errors.Is(err, ErrFull) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if _, newer := m.ends[group]; !newer {
+			m.ends[group] = end
+		}
+	}
+	return err
+}
+
+// forget drops the mark of a group that waits, and returns when none is on its way to the state file: what it names is about
+// to be removed. Whoever removes it is the only one who calls later for the group.
+func (m *marker) forget(group seglog.GroupID) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.ends, group)
 }
 
 func (m *marker) wake() {

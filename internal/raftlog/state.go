@@ -128,9 +128,13 @@ func (s *StateFile) SetCommit(g seglog.GroupID, index seglog.Index) (StatePositi
 // SetMark writes a group's durable mark: the caller has synced the log up to it. A mark that is not above the one
 // recorded changes nothing. It needs no sync: an older mark is still true.
 func (s *StateFile) SetMark(g seglog.GroupID, mark seglog.Floor) (StatePosition, error) {
-	return s.append(stateRecord{
+	return s.append(markRecord(g, mark))
+}
+
+func markRecord(g seglog.GroupID, mark seglog.Floor) stateRecord {
+	return stateRecord{
 		recordType: recordMark, group: g, index: mark.Index, segment: mark.Segment, position: mark.Position,
-	})
+	}
 }
 
 // Deleting returns the groups whose deletion was begun and has not ended, ascending: DeleteGroup is to be called again.
@@ -164,9 +168,13 @@ func (s *StateFile) record(records ...stateRecord) error {
 }
 
 // finish records that the unfinished intent of a group is done, durable on return: were it carried out again later, it
-// would take away what was written since.
-func (s *StateFile) finish(g seglog.GroupID) error {
-	return s.record(stateRecord{recordType: recordDone, group: g})
+// would take away what was written since. mark is what is on disk then; its zero value: nothing new is known.
+func (s *StateFile) finish(g seglog.GroupID, mark seglog.Floor) error {
+	records := []stateRecord{{recordType: recordDone, group: g}}
+	if mark != (seglog.Floor{}) {
+		records = append(records, markRecord(g, mark))
+	}
+	return s.record(records...)
 }
 
 // FinishRecovery records that every log of the node has been opened and synced since the machine came up. Until then

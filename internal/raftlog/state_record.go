@@ -48,6 +48,7 @@ type intent uint8
 
 const (
 	intentTruncate intent = 1 // remove the entries from index on
+	intentInstall  intent = 2 // begin the log anew behind the entry index of a term, with the base snapshot that stands there
 	intentDelete   intent = 3 // remove all files; the record of the replica that is gone ends it
 	intentGiveUp   intent = 4 // go on without the entries from index on, which are damaged
 )

@@ -28,7 +28,8 @@ type GroupState struct {
 //
 //  1. A node record is the first, and the only one.
 //  2. Terms never fall, and a vote once given in a term stays.
-//  3. Commit and mark of a live replica never fall, except that an intent to cut the log takes them back.
+//  3. Commit and mark of a live replica never fall, except that an intent to cut the log takes them back, and one to begin it
+//     anew sets the mark.
 //  4. The replica ids of a group rise: one that is gone is never live again.
 //  5. A group has at most one unfinished intent, and a live replica then: deletion takes the place of any other, and a
 //     replica that is gone has none.
@@ -158,6 +159,13 @@ func (t *stateTable) applyIntent(r stateRecord, sequence uint64) error {
 		}
 		state.Commit = min(state.Commit, r.index-1)
 		t.set(r.group, state)
+	case intentInstall:
+		if r.index < 1 || r.index+1 == 0 {
+			return fmt.Errorf("group %d: intent to begin the log anew behind index %d", r.group, r.index)
+		}
+		// Before the intent is done the log is nothing but this: a segment with its header.
+		state.Mark = seglog.Floor{Index: r.index, Segment: r.index + 1, Position: seglog.HeaderBytes}
+		t.set(r.group, state)
 	case intentDelete:
 	default:
 		return &newerError{fmt.Sprintf("group %d: unknown intent %d", r.group, r.intent)}
@@ -259,8 +267,7 @@ func (t *stateTable) records() []stateRecord {
 			list = append(list, stateRecord{recordType: recordCommit, group: g, index: s.Commit})
 		}
 		if m := s.Mark; m.Index != 0 {
-			r := stateRecord{recordType: recordMark, group: g, index: m.Index, segment: m.Segment, position: m.Position}
-			list = append(list, r)
+			list = append(list, markRecord(g, m))
 		}
 		if begun, ok := t.intents[g]; ok {
 			list = append(list, begun.record)

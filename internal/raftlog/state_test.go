@@ -330,7 +330,7 @@ func TestStateOfANewerVersion(t *testing.T) {
 		{"newer format", []stateRecord{newer}, true},
 		{"unknown record", []stateRecord{node, unknown}, true},
 		{"finished intent", []stateRecord{node, replica, vote, mark, intent, done}, false},
-		{"unknown intent", []stateRecord{node, replica, vote, {recordType: recordIntent, group: 1, intent: 2, index: 5}}, true},
+		{"unknown intent", []stateRecord{node, replica, vote, {recordType: recordIntent, group: 1, intent: 5, index: 5}}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			mem := newStateFS(t)

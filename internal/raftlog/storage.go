@@ -41,12 +41,13 @@ type Log struct {
 	cfg      Config
 	segments *seglog.Log
 	group    seglog.GroupID
-	base     Base // the newest one that was good when the log was opened
+	base     Base // see Base
 	bases    baseSet
 	hard     *pb.HardState // as recorded when the log was opened
 
-	// ring[i] is the stub of index applied+1+i.
+	// ring[i] is the stub of index behind+1+i.
 	ring    []*pb.Entry
+	behind  seglog.Index // applied, or the index of a snapshot that is being installed
 	applied seglog.Index
 	inReady bool
 
@@ -94,7 +95,7 @@ func (l *Log) open() (Report, error) {
 		return report, err
 	}
 	l.base, l.bases.indexes = found.newest, found.indexes
-	l.applied, l.logStart = l.base.Index, l.base.LogStart
+	l.applied, l.behind, l.logStart = l.base.Index, l.base.Index, l.base.LogStart
 	l.segments, report.Report, err = seglog.Open(l.cfg.segments(), seglog.OpenOptions{
 		Floor:    recorded.Mark,
 		SameBoot: l.cfg.SameBoot,
@@ -120,7 +121,7 @@ func (l *Log) open() (Report, error) {
 	}
 	first := l.segments.FirstIndex()
 	l.bases.remove(func(index seglog.Index) bool { return index < first-1 })
-	if err := removeOldBases(l.cfg, first); err != nil {
+	if err := errors.Join(removeOldBases(l.cfg, first), removeArrived(l.cfg)); err != nil {
 		return report, err
 	}
 	l.hard = &pb.HardState{
@@ -203,8 +204,8 @@ func (b Base) fits(s seglog.SegmentInfo) bool {
 	return s.First == b.Index+1 && s.FirstOffset == b.NextOffset && s.PreviousTerm == b.Term
 }
 
-// Base returns the newest base snapshot that was good when the log was opened: the group's state is rebuilt from it.
-// Its Body belongs to the log, until ReleaseBase.
+// Base returns the base snapshot that the group's state is to be rebuilt from: the newest one that was good when the log was
+// opened, or the last one that Restored was called with. Its Body belongs to the log, until ReleaseBase.
 func (l *Log) Base() Base { return l.base }
 
 // ReleaseBase gives the memory of the base snapshot's Body back. Base has none from then on.
@@ -236,25 +237,32 @@ func (l *Log) Entries(lo, hi, maxSize uint64) ([]*pb.Entry, error) {
 	if l.inReady {
 		return l.stubs(lo, hi, maxSize), nil
 	}
+	return l.readEntries(lo, hi, maxSize)
+}
+
+// readEntries reads runs of entries, from lo on and before hi, as long as they have no more than maxSize, but always one.
+func (l *Log) readEntries(lo, hi, maxSize uint64) ([]*pb.Entry, error) {
 	var entries []*pb.Entry
-	var size uint64
-	for i := lo; i < hi; i++ {
-		entry, err := l.segments.Entry(seglog.Index(i))
+	for size := uint64(0); lo < hi && (len(entries) == 0 || size < maxSize); {
+		budget := int64(min(maxSize-size, math.MaxInt64))
+		run, err := l.segments.Entries(seglog.Index(lo), seglog.Index(hi), budget)
 		if err != nil {
-			return nil, l.compacted("read entry", i, err)
+			return nil, l.compacted("read entry", lo, err)
 		}
-		e := fromLog(seglog.Index(i), entry)
-		size += uint64(proto.Size(e))
-		if len(entries) > 0 && size > maxSize {
-			break
+		for _, entry := range run {
+			e := fromLog(seglog.Index(lo), entry)
+			if size += uint64(proto.Size(e)); len(entries) > 0 && size > maxSize {
+				return entries, nil
+			}
+			entries = append(entries, e)
+			lo++
 		}
-		entries = append(entries, e)
 	}
 	return entries, nil
 }
 
 func (l *Log) stubs(lo, hi, maxSize uint64) []*pb.Entry {
-	first := uint64(l.applied) + 1
+	first := uint64(l.behind) + 1
 	invariant.Check(lo >= first && hi-first <= uint64(len(l.ring)), "entries outside the ring are wanted inside Ready")
 	in := l.ring[lo-first : hi-first]
 	var size uint64
@@ -292,25 +300,64 @@ func (l *Log) LastIndex() (uint64, error) { return uint64(l.segments.LastIndex()
 func (l *Log) FirstIndex() (uint64, error) { return uint64(l.bases.oldest()) + 1, nil }
 
 // Staged takes note of the entries of a MsgStorageAppend before it goes to the writer: they will be applied from the
-// ring. A batch's stub keeps Raft's own copy of the payload alive until it is applied; the partition's bound on
-// accepted bytes covers it.
+// ring. Those that begin within the ring cut it off there; none of them may be applied. Those that begin behind its end follow
+// the snapshot of their message (Writer.Submit). A batch's stub keeps Raft's own copy of the payload alive until it is applied;
+// the partition's bound on accepted bytes covers it.
 func (l *Log) Staged(entries []*pb.Entry) {
+	if len(entries) == 0 {
+		return
+	}
+	switch first, next := seglog.Index(entries[0].GetIndex()), l.behind+seglog.Index(len(l.ring))+1; {
+	case first < next:
+		invariant.Check(first > l.behind, "group %d is to overwrite entry %d, and %d is applied", l.group, first, l.behind)
+		l.cutRing(first)
+	case first > next:
+		l.ring, l.behind = nil, first-1
+	}
 	for _, e := range entries {
-		next := uint64(l.applied) + uint64(len(l.ring)) + 1
-		invariant.Check(e.GetIndex() == next, "a group of one never rewrites its log")
+		next := l.behind + seglog.Index(len(l.ring)) + 1
+		invariant.Check(seglog.Index(e.GetIndex()) == next, "group %d stages entry %d, and %d is next", l.group, e.GetIndex(), next)
 		l.ring = append(l.ring, stub(e))
 	}
 }
 
+// cutRing takes the entries from index from on, which is above behind, out of the ring.
+func (l *Log) cutRing(from seglog.Index) {
+	if left := from - 1 - l.behind; left < seglog.Index(len(l.ring)) {
+		clear(l.ring[left:])
+		l.ring = l.ring[:left]
+	}
+}
+
+// restoring empties the ring: a snapshot is going to take the place of what it had. entries are those of the same message,
+// behind the snapshot.
+func (l *Log) restoring(index seglog.Index, entries []*pb.Entry) {
+	invariant.Check(index > l.applied, "group %d gets a snapshot of entry %d, and %d is applied", l.group, index, l.applied)
+	l.ring, l.behind = nil, index
+	l.Staged(entries)
+}
+
+// Restored says that a response with the snapshot b came back from the writer: it is on disk, and the state of the group is
+// b's. Base is b from then on. Entries that were staged behind it stay in the ring.
+func (l *Log) Restored(b Base) {
+	invariant.Check(b.Index > l.applied && b.Index <= l.behind, "group %d is restored at entry %d, applied is %d, %d is being installed",
+		l.group, b.Index, l.applied, l.behind)
+	l.base, l.applied = b, b.Index
+}
+
 // Applied drops from the ring what has been applied, up to and including index.
 func (l *Log) Applied(index seglog.Index) {
-	invariant.Check(index >= l.applied && index-l.applied <= seglog.Index(len(l.ring)), "applied index is outside the ring")
-	n := int(index - l.applied)
+	invariant.Check(index >= l.applied && index <= l.behind+seglog.Index(len(l.ring)), "applied index is outside the ring")
+	l.applied = index
+	if index <= l.behind { // a snapshot of what follows is being installed
+		return
+	}
+	n := int(index - l.behind)
 	clear(l.ring[:n])
 	if l.ring = l.ring[n:]; len(l.ring) == 0 {
 		l.ring = nil
 	}
-	l.applied = index
+	l.behind = index
 }
 
 // Close waits for an AddBase or DropBefore that is under way, lets no other begin, and closes the segments. The group's

@@ -129,7 +129,9 @@ func TestStorageBoundsAndTerms(t *testing.T) {
 		t.Errorf("at least one entry: %v, %v", one, err)
 	}
 	snapshot, err := l.Snapshot()
-	if err != nil || snapshot.GetMetadata().GetIndex() != 1 || string(snapshot.Data) != "body" {
+	must(t, err)
+	base, err := DecodeBase("snapshot", snapshot.GetData())
+	if err != nil || snapshot.GetMetadata().GetIndex() != 1 || base.Index != 1 || string(base.Body) != "body" {
 		t.Errorf("snapshot %v, %v", snapshot, err)
 	}
 }

@@ -2,7 +2,6 @@ package raftlog
 
 import (
 	"errors"
-	"slices"
 	"sync"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -13,12 +12,15 @@ import (
 
 // Sink is what a group hears from its Writer, from one goroutine at a time. Its methods must not block.
 type Sink interface {
-	// Carried delivers the responses of messages whose writes are durable, in order, and the first indexes of the
-	// segments that were begun with them, ascending. An entry of a segment is never in responses before the
-	// segment is in rolled. responses is the writer's again when Carried returns.
+	// Carried delivers the responses of messages whose writes are durable, in order, those to other replicas among them,
+	// and the first indexes of the segments that were begun with them and want a base snapshot, ascending. An entry of a
+	// segment is never in responses before the segment is in rolled. A segment may go again with the entries that are cut
+	// off; one that begins later with the same index is in rolled once more. responses is the writer's again when Carried
+	// returns.
 	Carried(responses []*pb.Message, rolled []seglog.Index)
-	// Failed says that nothing is delivered any more: a write or sync has failed, or, with ErrFull, the disk was
-	// still full when the writer was closed.
+	// Failed says that nothing is delivered any more: a write or sync has failed, which is fatal (Events); or, with ErrFull,
+	// the disk was still full when the writer was closed; or the group's own files are damaged (IsDamage), which nobody
+	// else is told.
 	Failed(error)
 }
 
@@ -41,7 +43,7 @@ type Writer struct {
 
 	// Under the lock of flushers.
 	state   writerState
-	pending []*pb.Message // what the next flush will carry out, in order; nil stands for Roll
+	pending []*pb.Message // what the next flush will carry out, in order (queued); nil stands for Roll
 	closing bool          // a full disk is a failure
 	settled sync.Cond     // state has changed
 
@@ -49,9 +51,9 @@ type Writer struct {
 	flushing   []*pb.Message // what this flush carries out; empty: there is none
 	gathered   bool          // the fields down to responses hold what is in flushing
 	entries    []seglog.Entry
-	appended   int   // how many of entries are in the log
-	rolls      []int // before which of entries a segment is to begin, ascending; those done are gone
-	size       int64 // of entries, in bytes
+	appended   int      // how many of entries are in the log
+	changes    []change // in order; those done are gone
+	size       int64    // of entries, in bytes
 	responses  []*pb.Message
 	term, vote uint64       // as recorded
 	segment    seglog.Index // the newest one that sink knows
@@ -92,14 +94,26 @@ func (w *Writer) Close() {
 	w.flushers.mu.Lock()
 	defer w.flushers.mu.Unlock()
 	for w.state == writerQueued {
+		if w.flushers.stepped {
+			w.flushers.mu.Unlock()
+			w.flushers.Step()
+			w.flushers.mu.Lock()
+			continue
+		}
 		w.settled.Wait()
 	}
 }
 
-// Submit queues a MsgStorageAppend. It never waits; what may be queued is bounded by the partition's bound on
-// accepted bytes.
+// Submit queues a MsgStorageAppend, for the group's loop; m is the writer's from then on. It never waits; the entries that may be
+// queued are bounded by the partition's bound on accepted bytes, and all else by the number of messages that have some: what
+// only answers takes the place of older answers that it makes idle. Entries that begin within the log cut it off first. A snapshot, which whoever received it has
+// verified with DecodeBase, takes the place of the whole log; the response that has it comes when it is on disk, and the loop
+// then calls Log.Restored. It belongs to the writer until then.
 func (w *Writer) Submit(m *pb.Message) {
-	invariant.Check(m.GetType() == pb.MsgStorageAppend && m.GetSnapshot() == nil, "not a storage message of a group of one")
+	invariant.Check(m.GetType() == pb.MsgStorageAppend, "not a storage message")
+	if s := m.GetSnapshot(); s != nil {
+		w.log.restoring(seglog.Index(s.GetMetadata().GetIndex()), m.GetEntries())
+	}
 	w.queue(m)
 }
 
@@ -110,13 +124,13 @@ func (w *Writer) queue(m *pb.Message) {
 	w.flushers.mu.Lock()
 	defer w.flushers.mu.Unlock()
 	invariant.Check(!w.flushers.closed, "storage message after close")
-	w.pending = append(w.pending, m)
+	w.pending = queued(w.pending, m)
 	if w.state == writerIdle {
 		w.flushers.enqueue(w)
 	}
 }
 
-// flush carries out what is in flushing: vote, entries, sync, answers (invariant 1). A message without entries and without
+// flush carries out what is in flushing: vote, changes and entries in their order, sync, answers (invariant 1). A message without entries and without
 // a new term or vote causes no sync; it was queued behind those that it waits for. After ErrFull it goes on where it
 // stopped.
 func (w *Writer) flush() error {
@@ -143,7 +157,8 @@ func (w *Writer) flush() error {
 }
 
 // recordVote writes the newest term and vote in flushing, if they differ from the recorded ones, and syncs the state file.
-// The commit index that comes with them needs no record: a group of one commits its whole log again.
+// The commit index that comes with them needs no record: a group of one commits its whole log again, and a leader of several
+// tells it anew.
 func (w *Writer) recordVote() error {
 	term, vote := w.term, w.vote
 	for _, m := range w.flushing {
@@ -165,49 +180,7 @@ func (w *Writer) recordVote() error {
 	return nil
 }
 
-// gather takes from flushing what is to be written and answered.
-func (w *Writer) gather() {
-	if w.gathered {
-		return
-	}
-	w.gathered = true
-	w.entries, w.rolls, w.responses = w.entries[:0], w.rolls[:0], w.responses[:0]
-	w.appended, w.size = 0, 0
-	for _, m := range w.flushing {
-		if m == nil {
-			w.rolls = append(w.rolls, len(w.entries))
-			continue
-		}
-		for _, e := range m.GetEntries() {
-			w.entries = append(w.entries, toLog(e))
-			w.size += int64(len(e.GetData()))
-		}
-		w.responses = append(w.responses, m.GetResponses()...)
-	}
-}
-
-// write appends what is left of the entries, and begins segments where that is due.
-func (w *Writer) write() error {
-	segments := w.log.segments
-	for {
-		end := len(w.entries)
-		if len(w.rolls) > 0 {
-			end = w.rolls[0]
-		}
-		last := segments.LastIndex()
-		err := segments.Append(w.entries[w.appended:end])
-		w.appended += int(segments.LastIndex() - last)
-		if err != nil || len(w.rolls) == 0 {
-			return err
-		}
-		if err := segments.Roll(); err != nil {
-			return err
-		}
-		w.rolls = slices.Delete(w.rolls, 0, 1)
-	}
-}
-
-// rolled returns the first indexes of the segments that were begun since it was last called.
+// rolled returns the first indexes of the segments that were begun since it was last called, and are there.
 func (w *Writer) rolled() []seglog.Index {
 	newest := w.log.segments.End().Segment
 	if newest == w.segment {

@@ -19,12 +19,12 @@
 //	(L5) Record k of an index file is written after the bytes that it names, and goes before they are cut off. It
 //	     describes entry first + k: an entry that the index names was whole when the process ended.
 //	(L6) A reader is shown only what is written whole, and that does not change any more. What is taken away from it, by
-//	     DropBefore or TruncateSuffix, it is told of by ErrOutOfRange.
+//	     DropBefore, TruncateSuffix or Reset, it is told of by ErrOutOfRange; a read of what stays does not notice.
 //	(L7) Opening never cuts off what is valid, and changes nothing before it has read and judged all.
 //	(L8) After a failed sync nothing is written or reported durable any more: the pages that could not be written count
 //	     as clean, and another sync would succeed without them.
 //	(L9) Segments go one by one, from the beginning of the log or from its end, each for good before the next one: what
-//	     a crash leaves of them is a log without a gap.
+//	     a crash leaves of them is a log without a gap. Only Reset takes all; that it was begun is kept elsewhere.
 //	(L10) What damage makes unusable is never deleted here: Open refuses it, and Abandon, and a cut after the end of the
 //	      machine, keep it in side files, which are on disk before the log is shortened.
 //
@@ -38,7 +38,8 @@
 // Append checks the entries, writes them with one pwritev from where they are, writes their index records, and shows
 // them to readers. Sync makes them durable; End is then the durable mark, which the caller keeps elsewhere and hands
 // to Open as the floor. Locate finds the batches for a range of offsets, Read copies and checks them; sealed segments
-// (all but the last) keep no index in memory. DropBefore takes whole segments from the beginning; that is all that
-// removes data in the course of events. When Open has found damage, Inspect tells how far it goes, and Abandon goes on
+// (all but the last) keep no index in memory. DropBefore takes whole segments from the beginning, TruncateSuffix entries
+// from the end, which another leader has others for, and Reset all, for a snapshot; nothing else removes data in the course
+// of events. When Open has found damage, Inspect tells how far it goes, and Abandon goes on
 // without it.
 package seglog

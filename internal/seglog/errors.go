@@ -14,6 +14,9 @@ var (
 	ErrSync = errors.New("written data may not be on disk")
 )
 
+// errLate: a segment that a read was shown is not in the log any more.
+var errLate = fmt.Errorf("removed meanwhile: %w", ErrOutOfRange)
+
 // DamageError says that stored data is not what was stored there. No segment was changed.
 type DamageError struct {
 	File     string

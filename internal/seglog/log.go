@@ -12,7 +12,7 @@ import (
 	"github.com/oncemq/oncemq/internal/invariant"
 )
 
-// Log is the log of one Raft group. Append, Sync, Roll, TruncateSuffix, End and Close are for one caller at a time, the
+// Log is the log of one Raft group. Append, Sync, Roll, TruncateSuffix, Reset, End and Close are for one caller at a time, the
 // appender; all other methods may run at any time until Close.
 type Log struct {
 	cfg Config
@@ -32,6 +32,10 @@ type Log struct {
 type appender struct {
 	next   *segment // the one that a roll was making when it failed
 	ragged bool     // bytes of a failed write may lie behind the end
+
+	// Of a Reset that has not come to its end.
+	fresh *segment // the only one of the list; its files may be still to be made
+	gone  []Index  // first indexes of the segments whose files are still to be removed, ascending
 
 	// Scratch of Append.
 	staged  []record
@@ -145,24 +149,17 @@ func (l *Log) stage(entries []Entry) []record {
 
 // stageEntry makes the record of one entry, with the batch's own maxTimestamp, and returns the offset behind it.
 func stageEntry(e *Entry, at place) (record, batch.Offset) {
+	h, err := e.check(at.term)
+	if err == nil && e.Kind == KindBatch && h.BaseOffset != at.offset {
+		err = badEntry(fmt.Sprintf("a batch of offset %d", h.BaseOffset))
+	}
+	if err != nil {
+		invariant.Bug("append at index %d, offset %d, after term %d: %v", at.index, at.offset, at.term, err)
+	}
 	r := record{offset: at.offset, maxTimestamp: -1, term: e.Term, kind: e.Kind}
 	if e.Kind == KindBatch {
-		h, ok := batch.ParseHeader(e.Data)
-		if !ok || h.Size != len(e.Data) || h.Magic != 2 || h.LastOffsetDelta < 0 {
-			invariant.Bug("append at index %d: %d bytes that are not one batch", at.index, len(e.Data))
-		}
-		if h.BaseOffset != at.offset || h.Term != at.term || e.Term != at.term {
-			invariant.Bug("append at index %d, offset %d, after term %d: a batch of offset %d, term %d, in an entry of term %d",
-				at.index, at.offset, at.term, h.BaseOffset, h.Term, e.Term)
-		}
 		r.length, r.maxTimestamp = uint32(h.Size), h.MaxTimestamp
 		return r, h.NextOffset()
-	}
-	if !e.Kind.isEntry() || e.Version == 0 || len(e.Data) > entryBytesMax-frameHeaderSize {
-		invariant.Bug("append at index %d: a frame of kind %d, version %d, %d bytes", at.index, e.Kind, e.Version, len(e.Data))
-	}
-	if e.Term > math.MaxInt32 || e.Term != at.term && (e.Term < at.term || e.Kind != KindEmpty) {
-		invariant.Bug("append at index %d: a frame of kind %d and term %d after term %d", at.index, e.Kind, e.Term, at.term)
 	}
 	r.length = uint32(frameHeaderSize + len(e.Data))
 	return r, at.offset

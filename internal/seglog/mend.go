@@ -6,11 +6,22 @@ import (
 	"slices"
 )
 
+// lateReadsMax bounds how often one read begins again because segments went away under it.
+const lateReadsMax = 8
+
 // attempt reads, and reads again when what was met may have been a wrong index that was made right meanwhile: once for
-// each segment that this happens in.
+// each segment that this happens in. It also reads again when a segment was taken away meanwhile, or made shorter: what is
+// read may be in what stays, and if not, the repetition finds it out of range.
 func (l *Log) attempt(read func() error) error {
 	err := read()
+	late := 0
 	for tried := []*segment(nil); ; err = read() {
+		if errors.Is(err, errLate) {
+			if late++; late == lateReadsMax {
+				return err
+			}
+			continue
+		}
 		damage, ok := errors.AsType[*DamageError](err)
 		if !ok {
 			return err

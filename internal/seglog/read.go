@@ -120,8 +120,9 @@ func (v view) find(i Index) (*segment, record, error) {
 	return s, r, err
 }
 
-// late returns the error of a read in segments: when one of them was removed after the read had begun, whatever it met
-// was no damage. Segments go from the ends of the list, so of several the first and the last are enough.
+// late returns the error of a read in segments: errLate when one of them was removed, or replaced by a shorter one, after
+// the read had begun, as whatever it met was no damage then. Segments go from the ends of the list, so of several the first and
+// the last are enough.
 func (l *Log) late(err error, segments ...*segment) error {
 	if err == nil {
 		return nil
@@ -130,7 +131,7 @@ func (l *Log) late(err error, segments ...*segment) error {
 	defer l.mu.RUnlock()
 	for _, s := range segments {
 		if !slices.Contains(l.segments, s) {
-			return fmt.Errorf("removed meanwhile: %w", ErrOutOfRange)
+			return errLate
 		}
 	}
 	return err
@@ -168,25 +169,30 @@ func (l *Log) NextOffset() batch.Offset { return l.view().tail.offset }
 
 // Term returns the term of an entry, or of the one before the first. ErrOutOfRange: there is no such entry.
 func (l *Log) Term(i Index) (batch.Term, error) {
+	var term batch.Term
+	err := l.attempt(func() (err error) {
+		term, err = l.term(i)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("find term of entry %d in log %s: %w", i, l.cfg.Dir, err)
+	}
+	return term, nil
+}
+
+func (l *Log) term(i Index) (batch.Term, error) {
 	v := l.view()
 	switch {
 	case i == v.firstIndex()-1:
 		return v.segments[0].previousTerm, nil
 	case i < v.firstIndex() || i > v.lastIndex():
-		return 0, fmt.Errorf("find term of entry %d in log %s: %w", i, l.cfg.Dir, ErrOutOfRange)
+		return 0, ErrOutOfRange
 	}
-	var r record
-	err := l.attempt(func() (err error) {
-		var s *segment
-		if s, r, err = v.find(i); err == nil && s != v.segments[len(v.segments)-1] {
-			err = s.checkAt(r, i) // a sealed segment's index comes from a file, and has no checksum
-		}
-		return l.late(err, s)
-	})
-	if err != nil {
-		return 0, fmt.Errorf("find term of entry %d: %w", i, err)
+	s, r, err := v.find(i)
+	if err == nil && s != v.segments[len(v.segments)-1] {
+		err = s.checkAt(r, i) // a sealed segment's index comes from a file, and has no checksum
 	}
-	return r.term, nil
+	return r.term, l.late(err, s)
 }
 
 // checkAt checks that the entry that a record means lies where it says.
@@ -197,41 +203,6 @@ func (s *segment) checkAt(r record, i Index) error {
 		return fmt.Errorf("read %s: %w", s.name, err)
 	}
 	return s.located(int64(r.position), r.checkHeader(b, i))
-}
-
-// Entry returns a whole entry, its data freshly allocated, after checking it as Open does. ErrOutOfRange: there is no
-// such entry.
-func (l *Log) Entry(i Index) (Entry, error) {
-	v := l.view()
-	if i < v.firstIndex() || i > v.lastIndex() {
-		return Entry{}, fmt.Errorf("read entry %d of log %s: %w", i, l.cfg.Dir, ErrOutOfRange)
-	}
-	var e Entry
-	err := l.attempt(func() error {
-		s, r, err := v.find(i)
-		if err == nil {
-			e, err = s.entryAt(r, i)
-		}
-		return l.late(err, s)
-	})
-	if err != nil {
-		return Entry{}, fmt.Errorf("read entry %d: %w", i, err)
-	}
-	return e, nil
-}
-
-// entryAt reads and checks the entry that a record means.
-func (s *segment) entryAt(r record, i Index) (Entry, error) {
-	b := make([]byte, r.length)
-	if err := readFull(s.file, b, int64(r.position)); err != nil {
-		return Entry{}, fmt.Errorf("read %s: %w", s.name, err)
-	}
-	err := r.checkHeader(b, i)
-	var e Entry
-	if err == nil {
-		e, _, err = parseEntry(b, place{index: i, offset: r.offset, term: r.term})
-	}
-	return e, s.located(int64(r.position), err)
 }
 
 // Range is a part of one segment that holds whole batches, one after the other. It stays valid until Close, or until the
@@ -393,13 +364,19 @@ func (c *collector) add(s *segment, r record, next batch.Offset) error {
 
 // Read appends the bytes of the ranges that one Locate found to dst: whole batches, each checked as Open does, at the
 // offset and in the term that the index promised. Where the index was wrong, it is made right, and what that Locate should
-// have found is read. What is whole before damage is returned without an error: the next read begins at the damage.
+// have found is read; so is what it would find now, when segments went away. What is whole before damage is returned without an error: the next read begins at the damage.
 // A *DamageError: the first batch is not what was stored. ErrOutOfRange: a segment was removed meanwhile.
 func (l *Log) Read(dst []byte, ranges []Range) ([]byte, error) {
-	out, again := dst, false
+	if len(ranges) == 0 {
+		return dst, nil
+	}
+	out, again, asked := dst, false, ranges[0].request
 	err := l.attempt(func() (err error) {
 		if again {
-			ranges, err = l.locate(ranges[0].request, nil)
+			ranges, err = l.locate(asked, nil)
+			if err == nil && len(ranges) == 0 {
+				err = fmt.Errorf("read offset %d of log %s: %w", asked.from, l.cfg.Dir, ErrOutOfRange)
+			}
 		}
 		if err == nil {
 			out, err = l.read(dst, ranges)

@@ -18,6 +18,9 @@ const (
 	nameDigits  = 20
 )
 
+// HeaderBytes is the length of a segment that has no entry.
+const HeaderBytes = headerSize
+
 // segment is one segment file with its index file. All but the fields marked so is set before readers can see it and
 // does not change.
 type segment struct {

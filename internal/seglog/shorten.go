@@ -69,10 +69,10 @@ func removeSegment(cfg Config, first Index) error {
 
 // TruncateSuffix removes all entries from from on: the log ends with entry from - 1, durable, and goes on from there.
 // The segment that begins with from stays, without an entry. Nothing happens when the log ends before from.
-// ErrOutOfRange: from is below FirstIndex. A *DamageError found no whole entries before from in its segment, and
-// nothing was changed. A durable mark from from on must not be handed to Open any more, from before the call.
+// ErrOutOfRange: from is below FirstIndex. A *DamageError found no whole entries before from in its segment, or could not read
+// them, and a *FormatError some of a newer version; nothing was changed. A durable mark from from on must not be handed to Open any more, from before the call.
 //
-// Nobody may be reading what goes: such a read fails, or finds what is appended later in its place. Whole segments
+// A read of what goes fails, or finds what is appended later in its place; one of what stays does not notice. Whole segments
 // go first, newest first, then a part of the one that stays, so that the log can be opened whenever the process
 // or the machine ends meanwhile: it has at least the entries before from, and the call has to be repeated, which is
 // for the caller to remember. Every other error is ErrSync, whatever its cause: the log must be opened anew and the call
@@ -151,7 +151,7 @@ func (v view) beginning(from Index) (int, *segment, error) {
 			s.records = append(s.records, r)
 			return nil
 		})
-		return k, &s, err
+		return k, &s, s.asDamage(err)
 	case n < s.tail.entries:
 		s.tail = tail{entries: n, position: int64(s.records[n].position), offset: s.records[n].offset}
 		s.tail.term, s.tail.maxTimestamp = s.previousTerm, -1
@@ -161,4 +161,14 @@ func (v view) beginning(from Index) (int, *segment, error) {
 	}
 	s.records = s.records[:n:n] // what is appended goes elsewhere: readers use what is behind
 	return k, &s, nil
+}
+
+// asDamage makes an error of reading a segment one of its damage, unless it says what is wrong with it already.
+func (s *segment) asDamage(err error) error {
+	_, damage := errors.AsType[*DamageError](err)
+	_, format := errors.AsType[*FormatError](err)
+	if err == nil || damage || format {
+		return err
+	}
+	return s.damage(s.tail.position, fmt.Sprintf("it cannot be read: %v", err))
 }

@@ -1,6 +1,7 @@
 package seglog
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -240,8 +241,13 @@ func TestTruncateSuffix(t *testing.T) {
 				t.Fatalf("from %d: %+v", from, report)
 			}
 		}
-		if _, err := l.Read(nil, stale); (from < 24) != errors.Is(err, ErrOutOfRange) {
-			t.Fatalf("from %d: a read of what was removed: %v", from, err)
+		left, err := l.Locate(0, l.NextOffset(), 1<<20, true, nil)
+		must(t, err)
+		whole, err := l.Read(nil, left)
+		must(t, err)
+		got, err := l.Read(nil, stale)
+		if len(left) == 0 != errors.Is(err, ErrOutOfRange) || !bytes.Equal(got, whole) {
+			t.Fatalf("from %d: a read that began before gives %d bytes, %v; left are %d", from, len(got), err, len(whole))
 		}
 		must(t, l.TruncateSuffix(from))
 		m := newMaker(uint64(from))
@@ -326,6 +332,37 @@ func TestTruncateIntoDamage(t *testing.T) {
 	must(t, l.TruncateSuffix(11)) // and the damage is behind this
 	if l.LastIndex() != 10 {
 		t.Errorf("the log ends with entry %d", l.LastIndex())
+	}
+}
+
+// TestTruncateIntoUnreadable: a part of a segment that the disk does not give back is damage, too.
+func TestTruncateIntoUnreadable(t *testing.T) {
+	for n := 0; ; n++ {
+		l, s := opened(t)
+		must(t, l.Close())
+		injector, on := errfs.OnIndex(n, errfs.EIO), false
+		s.cfg.FS = errfs.Wrap(s.disk, injectorFunc(func(op errfs.Op) error {
+			if on && (op.Kind == errfs.OpRead || op.Kind == errfs.OpSize) {
+				return injector.Inject(op)
+			}
+			return nil
+		}))
+		l, _ = open(t, s.cfg, OpenOptions{Floor: s.floor})
+		before := files(t, s.disk, testDir)
+		on = true
+		err := l.TruncateSuffix(17)
+		if !injector.Reached() {
+			if must(t, err); n < 2 {
+				t.Fatalf("only %d operations", n)
+			}
+			return
+		}
+		isDamage(t, err, testDir)
+		if err == nil || !mapsEqual(before, files(t, s.disk, testDir)) || l.LastIndex() != 24 {
+			t.Fatalf("%v, or files were changed", err)
+		}
+		on = false
+		must(t, l.TruncateSuffix(17))
 	}
 }
 

@@ -1,6 +1,11 @@
 package seglog
 
-import "github.com/oncemq/oncemq/internal/batch"
+import (
+	"fmt"
+	"math"
+
+	"github.com/oncemq/oncemq/internal/batch"
+)
 
 // Index is a position in the Raft log of one group. A group is born with index 1 taken by its base snapshot;
 // its first entry is 2. 0 means "none".
@@ -40,6 +45,34 @@ type Entry struct {
 	// Data is the whole record batch, already stamped with its base offset and term, or a frame's payload. The
 	// log borrows it for the length of the call that it is passed to; what the log returns belongs to the caller.
 	Data []byte
+}
+
+// Check says whether an entry can be appended behind one of term previous, wherever that is: an error tells why Append would
+// hold it for a bug of its caller. What it says does not depend on the offset, nor on the checksum of a batch.
+func (e *Entry) Check(previous batch.Term) error {
+	_, err := e.check(previous)
+	return err
+}
+
+// check returns the header of a batch, too.
+func (e *Entry) check(previous batch.Term) (h batch.Header, err error) {
+	if e.Kind == KindBatch {
+		h, ok := batch.ParseHeader(e.Data)
+		if !ok || h.Size != len(e.Data) || h.Magic != 2 || h.LastOffsetDelta < 0 || h.BaseOffset < 0 {
+			return h, badEntry(fmt.Sprintf("%d bytes that are not one batch", len(e.Data)))
+		}
+		if h.Term != previous || e.Term != previous {
+			return h, badEntry(fmt.Sprintf("a batch of term %d, in an entry of term %d, after term %d", h.Term, e.Term, previous))
+		}
+		return h, nil
+	}
+	if !e.Kind.isEntry() || e.Version == 0 || len(e.Data) > entryBytesMax-frameHeaderSize {
+		return h, badEntry(fmt.Sprintf("a frame of kind %d, version %d, %d bytes", e.Kind, e.Version, len(e.Data)))
+	}
+	if e.Term > math.MaxInt32 || e.Term != previous && (e.Term < previous || e.Kind != KindEmpty) {
+		return h, badEntry(fmt.Sprintf("a frame of kind %d and term %d after term %d", e.Kind, e.Term, previous))
+	}
+	return h, nil
 }
 
 // Identity is who a log belongs to. It stands in the header frame of each segment.
