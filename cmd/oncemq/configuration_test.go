@@ -37,7 +37,9 @@ func TestConfigurationDocument(t *testing.T) {
 		switch name {
 		case "advertise":
 			want = "as `--listen`"
-		case "set":
+		case "peer-advertise":
+			want = "as `--peer-listen`"
+		case "set", "peer-listen", "founders", "rack":
 			want = "none"
 		}
 		if value != want {

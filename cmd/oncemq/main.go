@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/oncemq/oncemq/internal/cli"
+	"github.com/oncemq/oncemq/internal/founding"
 	"github.com/oncemq/oncemq/internal/node"
 )
 
@@ -79,8 +80,10 @@ func exitCode(err error) int {
 		return exitInUse
 	case errors.Is(err, node.ErrNewerFormat):
 		return exitNewer
-	case errors.Is(err, node.ErrDamage):
+	case errors.Is(err, node.ErrDamage), errors.Is(err, founding.ErrEmptied):
 		return exitDamage
+	case errors.Is(err, founding.ErrFounders):
+		return exitUsage
 	default:
 		return exitFailure
 	}

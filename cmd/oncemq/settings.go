@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/oncemq/oncemq/internal/node"
 	"github.com/oncemq/oncemq/internal/replica"
 	"github.com/oncemq/oncemq/internal/server"
@@ -19,11 +21,21 @@ func nodeConfig(dir string, v setting.Values, files fileShares) node.Config {
 			Retention:              v.Retention,
 			RetentionBytes:         v.RetentionBytes,
 			SegmentAge:             v.SegmentAge,
+			LagMax:                 v.ReplicaLagMax,
 		},
 		SegmentBytes: v.SegmentBytes, SegmentEntries: v.SegmentEntries, ProducersMax: v.ProducersPerNode,
 		ExpiryInterval: v.ProducerExpiryInterval, RetentionInterval: v.RetentionInterval,
 		DiskLowWater: v.DiskLowWaterBytes, DiskReserve: v.DiskReserveBytes,
+		Replication: max(v.Replication, 0), MinInSync: v.MinInSync, BalanceInterval: balanceInterval(v),
 	}
+}
+
+// balanceInterval is how often leaderships are given back to the preferred leaders; negative: never.
+func balanceInterval(v setting.Values) time.Duration {
+	if !v.LeaderBalance {
+		return -1
+	}
+	return v.LeaderBalanceInterval
 }
 
 // serverConfig is what the Kafka side is told.
@@ -34,6 +46,7 @@ func serverConfig(v setting.Values, files fileShares) server.Config {
 		NumPartitions: v.NumPartitions, NoAutoCreateTopics: !v.AutoCreateTopics,
 		TopicDefaults: server.TopicDefaults{
 			Retention: v.Retention, RetentionBytes: v.RetentionBytes, SegmentAge: v.SegmentAge, SegmentBytes: v.SegmentBytes, MessageBytes: v.MessageBytes,
+			MinInSync: v.MinInSync,
 		},
 	}
 }

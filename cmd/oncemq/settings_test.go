@@ -16,17 +16,23 @@ func TestSettingsAreCarriedOut(t *testing.T) {
 	files := fileShares{connections: math.MaxInt, data: 1, partitions: 1}
 	// What the server alone carries out, and what it tells clients that topics have.
 	server := strings.Fields("AutoCreateTopics ConnectionIdleMax Connections FetchBytes NumPartitions QueuedRequestBytes RequestBytes")
-	told := strings.Fields("MessageBytes Retention RetentionBytes SegmentAge SegmentBytes")
+	told := strings.Fields("MessageBytes MinInSync Retention RetentionBytes SegmentAge SegmentBytes")
 	fields := reflect.TypeFor[setting.Values]()
 	for i := range fields.NumField() {
-		var v setting.Values
+		v := setting.Values{LeaderBalance: true} // its interval counts
+		unset := v
 		const odd = 1234577
 		var want any = int64(odd)
 		switch field := reflect.ValueOf(&v).Elem().Field(i).Addr().Interface().(type) {
 		case *bool:
-			*field, want = true, false // NoAutoCreateTopics
+			*field, want = !*field, false // NoAutoCreateTopics
+			if field == &v.LeaderBalance {
+				want = int64(-1)
+			}
 		case *int:
 			*field = odd
+		case *int16:
+			*field, want = 12347, int64(12347)
 		case *int32:
 			*field = odd
 		case *int64:
@@ -38,10 +44,10 @@ func TestSettingsAreCarriedOut(t *testing.T) {
 			return leaves(made)[want] == leaves(unset)[want]+1
 		}
 		name := fields.Field(i).Name
-		if got := reaches(nodeConfig("", v, files), nodeConfig("", setting.Values{}, files)); got == slices.Contains(server, name) {
+		if got := reaches(nodeConfig("", v, files), nodeConfig("", unset, files)); got == slices.Contains(server, name) {
 			t.Errorf("setting.Values.%s reaches the node: %v", name, got)
 		}
-		if got := reaches(serverConfig(v, files), serverConfig(setting.Values{}, files)); got != slices.Contains(append(server, told...), name) {
+		if got := reaches(serverConfig(v, files), serverConfig(unset, files)); got != slices.Contains(append(server, told...), name) {
 			t.Errorf("setting.Values.%s reaches the server: %v", name, got)
 		}
 	}
@@ -61,7 +67,7 @@ func collect(v reflect.Value, counts map[any]int) {
 			collect(f, counts)
 		case reflect.Bool:
 			counts[f.Bool()]++
-		case reflect.Int, reflect.Int32, reflect.Int64:
+		case reflect.Int, reflect.Int16, reflect.Int32, reflect.Int64:
 			counts[f.Int()]++
 		}
 	}

@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/oncemq/oncemq/internal/cli"
+	"github.com/oncemq/oncemq/internal/setting"
 )
 
 func topicCommand() *cobra.Command {
@@ -26,17 +28,23 @@ same key do. Choose the number of partitions for the consumers that shall share 
 
 func topicCreateCommand() *cobra.Command {
 	var o cli.CreateTopicOptions
-	var partitions int32
+	var partitions, replication int32
+	var configs []string
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a topic",
 		Long: `Create a topic. When the command ends with 0, every partition has a leader and can be used.
 
 A name has 1 to 249 letters, digits, dots, underscores and hyphens. The number of partitions
-cannot be changed later.
+cannot be changed later. Each partition has as many replicas as --replication-factor says, on
+different brokers: with three, one broker may be away and nothing is lost or stops.
+
+--config min.insync.replicas=N has a producer with acks=all answered when its records are on N
+disks, and on those of a majority in any case.
 
 ` + clientHelp,
 		Example: `  oncemq topic create payments
+  oncemq topic create payments -p 6 --replication-factor 3 --config min.insync.replicas=2
   oncemq topic create payments -p 6 --if-not-exists     in a script that may run again
   oncemq topic create payments -p 6 --dry-run           would it work?
   oncemq topic create payments --json | jq .partition_count`,
@@ -45,6 +53,8 @@ cannot be changed later.
 	flags := cmd.Flags()
 	brokers := brokersFlag(cmd)
 	flags.Int32VarP(&partitions, "partitions", "p", 0, "make `N` partitions (default: num.partitions of the broker, 1)")
+	flags.Int32Var(&replication, "replication-factor", 0, "keep `N` replicas of each partition (default: default.replication.factor of the broker, 3 or one on each)")
+	flags.StringArrayVar(&configs, "config", nil, "a topic setting, `NAME=VALUE`; may be repeated")
 	flags.BoolVar(&o.IfNotExists, "if-not-exists", false, "a topic of that name that exists already is no error")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "let the broker check, and change nothing")
 	flags.BoolVar(&o.JSON, "json", false, "print the result as JSON")
@@ -53,12 +63,43 @@ cannot be changed later.
 		if o.Partitions, err = partitionFlag(cmd, "partitions", partitions, 1, cli.BrokerDefault); err != nil {
 			return err
 		}
+		if o.Replication, err = replicationFlag(cmd, replication); err != nil {
+			return err
+		}
+		if o.Configs, err = parsed("--config", configs, topicConfigs); err != nil {
+			return err
+		}
 		if o.Brokers, err = parsed("--bootstrap", *brokers, cli.ParseBrokers); err != nil {
 			return err
 		}
 		return failed(cli.CreateTopic(cmd.Context(), environment(), o))
 	}
 	return cmd
+}
+
+// replicationFlag is --replication-factor when it was given, else the broker's default.
+func replicationFlag(cmd *cobra.Command, value int32) (int16, error) {
+	n, err := partitionFlag(cmd, "replication-factor", value, 1, cli.BrokerDefault)
+	if n > math.MaxInt16 {
+		return 0, fmt.Errorf("--replication-factor: %d is above %d", n, math.MaxInt16)
+	}
+	return int16(n), err
+}
+
+// topicConfigs reads topic settings, each given once. Which there are the broker says.
+func topicConfigs(assignments []string) (map[string]string, error) {
+	configs := make(map[string]string, len(assignments))
+	for _, a := range assignments {
+		name, value, err := setting.Cut(a)
+		if err != nil {
+			return nil, err
+		}
+		if _, twice := configs[name]; twice {
+			return nil, fmt.Errorf("%s is set twice", name)
+		}
+		configs[name] = value
+	}
+	return configs, nil
 }
 
 func topicListCommand() *cobra.Command {

@@ -58,6 +58,24 @@ func TestTopicDelete(t *testing.T) {
 	})
 }
 
+func TestTopicCreate(t *testing.T) {
+	serving(t, filepath.Join(t.TempDir(), "data"), func(c *rawkafka.Client, addr string) {
+		created := func(o cli.CreateTopicOptions) said {
+			var out bytes.Buffer
+			o.Brokers = []string{addr}
+			return endOf(&out, cli.CreateTopic(t.Context(), cli.Env{Out: &out, Err: &out}, o))
+		}
+		created(cli.CreateTopicOptions{Name: "a", Partitions: 2, Replication: 1}).must(t, "one replica", said{out: "created topic a with 2 partitions\n"})
+		created(cli.CreateTopicOptions{Name: "b", Partitions: 1, Replication: cli.BrokerDefault, Configs: map[string]string{"retention.ms": "604800000"}}).
+			must(t, "a setting", said{out: "created topic b with 1 partition\n"})
+		created(cli.CreateTopicOptions{Name: "c", Partitions: 1, Replication: 3}).must(t, "too many replicas", said{wrong: "replication factor", code: exitFailure})
+		created(cli.CreateTopicOptions{Name: "c", Partitions: 1, Replication: 1, Configs: map[string]string{"retention.ms": "1"}}).
+			must(t, "a setting that there is not", said{wrong: "retention.ms", code: exitFailure})
+		created(cli.CreateTopicOptions{Name: "c", Partitions: 1, Replication: 1, Configs: map[string]string{"min.insync.replicas": "0"}}).
+			must(t, "a bad value", said{wrong: "min.insync.replicas", code: exitFailure})
+	})
+}
+
 func TestTopicTrim(t *testing.T) {
 	serving(t, filepath.Join(t.TempDir(), "data"), func(c *rawkafka.Client, addr string) {
 		topic, err := c.CreateTopic("a", 3)
@@ -95,7 +113,8 @@ func TestTopicTrim(t *testing.T) {
 func TestTopicUsage(t *testing.T) {
 	for _, args := range []string{
 		"delete", "delete a a", "trim a", "trim", "trim a b --before 1", "trim a --before", "trim a --before x", "trim a --before -1", "trim a -p -1 --before 1",
-		"delete a -b http://x",
+		"delete a -b http://x", "create a --replication-factor 0", "create a --replication-factor -1", "create a --replication-factor 32768",
+		"create a --config retention.ms", "create a --config a=1 --config a=2", "create a -p 0",
 	} {
 		cmd := topicCommand()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

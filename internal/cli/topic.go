@@ -16,16 +16,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// BrokerDefault leaves the number of partitions to the broker.
+// BrokerDefault leaves the number of partitions, or of replicas, to the broker.
 const BrokerDefault = -1
 
 // CreateTopicOptions says which topic to make.
 type CreateTopicOptions struct {
 	Brokers     []string
 	Name        string
-	Partitions  int32 // or BrokerDefault
-	IfNotExists bool  // a topic that is there already is no error
-	DryRun      bool  // let the broker check, and change nothing
+	Partitions  int32             // or BrokerDefault
+	Replication int16             // replicas of each partition, or BrokerDefault
+	Configs     map[string]string // topic settings
+	IfNotExists bool              // a topic that is there already is no error
+	DryRun      bool              // let the broker check, and change nothing
 	JSON        bool
 }
 
@@ -51,7 +53,11 @@ func CreateTopic(ctx context.Context, env Env, o CreateTopicOptions) error {
 	if o.DryRun {
 		ask = c.admin.ValidateCreateTopics
 	}
-	answers, err := ask(ctx, o.Partitions, BrokerDefault, nil, o.Name)
+	configs := make(map[string]*string, len(o.Configs))
+	for name, value := range o.Configs {
+		configs[name] = &value
+	}
+	answers, err := ask(ctx, o.Partitions, o.Replication, configs, o.Name)
 	if errors.Is(err, context.Canceled) {
 		err = ErrInterrupted
 	}

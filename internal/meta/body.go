@@ -27,6 +27,7 @@ type bodyNode struct {
 	Port        int32  `json:"port"`
 	Nonce       ID     `json:"nonce"`
 	StartNumber uint32 `json:"start_number"`
+	Rack        string `json:"rack,omitempty"`
 }
 
 type bodyTopic struct {
@@ -34,6 +35,7 @@ type bodyTopic struct {
 	ID         ID              `json:"id"`
 	Rules      uint16          `json:"rules"`
 	Floor      uint32          `json:"floor"`
+	MinInSync  int32           `json:"min_in_sync,omitempty"`
 	Partitions []bodyPartition `json:"partitions"`
 }
 
@@ -54,14 +56,16 @@ func (s *State) AppendTo(dst []byte) []byte {
 	}
 	for i, n := range s.nodes {
 		broker := s.view.brokers[i]
-		b.Nodes[i] = bodyNode{ID: n.id, Host: broker.Host, Port: broker.Port, Nonce: n.nonce, StartNumber: n.start}
+		b.Nodes[i] = bodyNode{ID: n.id, Host: broker.Host, Port: broker.Port, Nonce: n.nonce, StartNumber: n.start, Rack: broker.Rack}
 	}
 	for _, t := range s.view.All() {
 		partitions := make([]bodyPartition, len(t.Partitions))
 		for j, p := range t.Partitions {
 			partitions[j] = bodyPartition(p)
 		}
-		b.Topics = append(b.Topics, bodyTopic{Name: t.Name, ID: t.ID, Rules: t.Rules, Floor: t.Floor, Partitions: partitions})
+		b.Topics = append(b.Topics, bodyTopic{
+			Name: t.Name, ID: t.ID, Rules: t.Rules, Floor: t.Floor, MinInSync: t.MinInSync, Partitions: partitions,
+		})
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
@@ -122,7 +126,7 @@ func (s *State) addNodes(nodes []bodyNode) error {
 	previous := int32(0)
 	starts := make(map[uint32]int32, len(nodes))
 	for _, n := range nodes {
-		broker := Broker{ID: n.ID, Host: n.Host, Port: n.Port}
+		broker := Broker{ID: n.ID, Host: n.Host, Port: n.Port, Rack: n.Rack}
 		if err := broker.check(); err != nil {
 			return err
 		}
@@ -151,8 +155,11 @@ func (s *State) readTopic(b *bodyTopic) (*Topic, error) {
 	if n < 1 || n > PartitionsPerTopicMax || n > PartitionsMax-s.partitions {
 		return nil, fmt.Errorf("%d partitions", n)
 	}
+	if err := CheckMinInSync(b.MinInSync); err != nil {
+		return nil, err
+	}
 	s.partitions += n
-	t := &Topic{Name: b.Name, ID: b.ID, Rules: b.Rules, Floor: b.Floor, Partitions: make([]Partition, n)}
+	t := &Topic{Name: b.Name, ID: b.ID, Rules: b.Rules, Floor: b.Floor, MinInSync: b.MinInSync, Partitions: make([]Partition, n)}
 	for i, p := range b.Partitions {
 		if err := s.checkReplicas(p.Replicas); err != nil {
 			return nil, fmt.Errorf("partition %d: %w", i, err)

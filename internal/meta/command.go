@@ -63,6 +63,8 @@ type Start struct {
 	// Host and Port are the address that the node tells to Kafka clients.
 	Host string `json:"host"`
 	Port int32  `json:"port"`
+	// Rack is where the node stands, printable ASCII of at most 255 bytes; empty: nobody said it.
+	Rack string `json:"rack,omitempty"`
 }
 
 // CreateTopic creates a topic. A proposal whose outcome is unknown may be repeated: a topic of this name with the same
@@ -79,6 +81,12 @@ type CreateTopic struct {
 	// AfterDeletion: a topic of this name was deleted not long ago, and producers may have lived through it. The
 	// partitions begin with every start number marked that was given out before this command is applied.
 	AfterDeletion bool `json:"after_deletion"`
+	// DeletedSince, when it is not 0, has the same effect if a topic of this name was deleted at that time or later, by
+	// View.DeletedAt at the moment when this command is applied. In milliseconds, of the clock of the proposer.
+	DeletedSince int64 `json:"deleted_since,omitempty"`
+	// MinInSync is how many replicas must have a record on disk before it counts as stored (min.insync.replicas), from 1 to
+	// MinInSyncMax; 0: as the brokers are set. It may be more than there are replicas.
+	MinInSync int32 `json:"min_in_sync,omitempty"`
 }
 
 // DeleteTopic deletes the topic that has both the name and the ID. Its groups are deleted for ever. A proposal whose

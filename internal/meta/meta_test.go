@@ -96,13 +96,14 @@ func (s story) command() Command {
 	case "start":
 		return &Start{
 			Node: int32(s.number("node", 0)), Nonce: number(s.number("nonce", 0)),
-			Host: s.text("host", "h"), Port: int32(s.number("port", 9092)),
+			Host: s.text("host", "h"), Port: int32(s.number("port", 9092)), Rack: s.text("rack", ""),
 		}
 	case "create":
 		return &CreateTopic{
 			Name: s.text("name", ""), ID: number(s.number("id", 0)), Partitions: s.partitions(),
 			Rules: uint16(s.number("rules", 1)), Floor: uint32(s.number("floor", 0)),
-			AfterDeletion: s.number("after", 0) > 0,
+			AfterDeletion: s.number("after", 0) > 0, DeletedSince: int64(s.number("since", 0)),
+			MinInSync: int32(s.number("insync", 0)),
 		}
 	case "delete":
 		return &DeleteTopic{Name: s.text("name", ""), ID: number(s.number("id", 0)), Time: int64(s.number("time", 0))}
@@ -169,7 +170,11 @@ func outcome(r Result, err error) string {
 }
 
 func showTopic(t *Topic) string {
-	text := fmt.Sprintf("%s %x rules=%d floor=%d:", t.Name, t.ID, t.Rules, t.Floor)
+	text := fmt.Sprintf("%s %x rules=%d floor=%d", t.Name, t.ID, t.Rules, t.Floor)
+	if t.MinInSync != 0 {
+		text += fmt.Sprintf(" insync=%d", t.MinInSync)
+	}
+	text += ":"
 	for _, p := range t.Partitions {
 		text += fmt.Sprintf(" %d%v", p.Group, p.Replicas)
 	}
@@ -184,6 +189,9 @@ func show(v *View) string {
 	text += "brokers:"
 	for _, b := range v.Brokers() {
 		text += fmt.Sprintf(" %d=%s:%d", b.ID, b.Host, b.Port)
+		if b.Rack != "" {
+			text += "@" + b.Rack
+		}
 	}
 	text += "\ntopics:"
 	for _, t := range v.All() {

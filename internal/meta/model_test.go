@@ -75,7 +75,11 @@ func (m *model) start(c *Start) Result {
 	if c.Node < 1 || c.Nonce == (ID{}) {
 		return Result{Refused: ErrInvalidNode}
 	}
-	m.nodes[c.Node] = modelNode{c.Nonce, m.nextStart, fmt.Sprintf("%d=%s:%d", c.Node, c.Host, c.Port)}
+	at := fmt.Sprintf("%d=%s:%d", c.Node, c.Host, c.Port)
+	if c.Rack != "" {
+		at += "@" + c.Rack
+	}
+	m.nodes[c.Node] = modelNode{c.Nonce, m.nextStart, at}
 	m.nextStart++
 	return Result{StartNumber: m.nextStart - 1}
 }
@@ -103,18 +107,27 @@ func (m *model) create(c *CreateTopic) Result {
 		refused = ErrInvalidTopicID
 	case len(c.Partitions) == 0:
 		refused = ErrInvalidPartitions
+	case c.MinInSync < 0 || c.MinInSync > 32767:
+		refused = ErrInvalidSetting
 	default:
 		for _, replicas := range c.Partitions {
 			if _, known := m.nodes[replicas[0]]; !known {
-				refused = ErrInvalidReplication
+				refused = ErrInvalidAssignment
 			}
 		}
 	}
 	if refused != nil {
 		return Result{Refused: refused}
 	}
-	t := &Topic{Name: c.Name, ID: c.ID, Rules: c.Rules, Floor: c.Floor}
-	if c.AfterDeletion && m.nextStart > c.Floor {
+	t := &Topic{Name: c.Name, ID: c.ID, Rules: c.Rules, Floor: c.Floor, MinInSync: c.MinInSync}
+	after := c.AfterDeletion
+	for i := len(m.deleted) - 1; i >= 0; i-- {
+		if d := m.deleted[i]; d.topic.Name == c.Name {
+			after = after || c.DeletedSince != 0 && d.time >= c.DeletedSince
+			break
+		}
+	}
+	if after && m.nextStart > c.Floor {
 		t.Floor = m.nextStart
 	}
 	for _, replicas := range c.Partitions {
@@ -189,7 +202,8 @@ func drawCommand(t *rapid.T, m *model) Command {
 	case "cluster":
 		return &Cluster{ID: id(), FirstStartNumber: rapid.Uint32Range(0, 3).Draw(t, "first")}
 	case "start":
-		return &Start{Node: rapid.Int32Range(0, 3).Draw(t, "node"), Nonce: id(), Host: "h", Port: rapid.Int32Range(1, 2).Draw(t, "port")}
+		return &Start{Node: rapid.Int32Range(0, 3).Draw(t, "node"), Nonce: id(), Host: "h",
+			Port: rapid.Int32Range(1, 2).Draw(t, "port"), Rack: rapid.SampledFrom([]string{"", "a", "b c"}).Draw(t, "rack")}
 	case "delete":
 		c := &DeleteTopic{Name: rapid.SampledFrom(names).Draw(t, "name"), ID: id(), Time: rapid.Int64Range(-5, 1000).Draw(t, "time")}
 		if len(m.topics) > 0 && rapid.IntRange(0, 3).Draw(t, "wrong") > 0 {
@@ -203,7 +217,9 @@ func drawCommand(t *rapid.T, m *model) Command {
 		Partitions:    rapid.SliceOfN(rapid.Map(rapid.Int32Range(1, 3), func(n int32) []int32 { return []int32{n} }), 0, 4).Draw(t, "partitions"),
 		Rules:         1,
 		Floor:         rapid.Uint32Range(0, 5).Draw(t, "floor"),
-		AfterDeletion: rapid.Bool().Draw(t, "after deletion"),
+		AfterDeletion: rapid.IntRange(0, 3).Draw(t, "after deletion") == 0,
+		DeletedSince:  rapid.Int64Range(-5, 1000).Draw(t, "deleted since"),
+		MinInSync:     rapid.SampledFrom([]int32{0, 0, 1, 3, 32767, 32768, -1}).Draw(t, "min in sync"),
 	}
 }
 

@@ -21,7 +21,11 @@ const (
 	// PartitionsMax is the largest number of partitions of all topics, and with it of topics.
 	PartitionsMax = 200_000
 
+	// MinInSyncMax is the largest min.insync.replicas of a topic: a replication factor is an int16.
+	MinInSyncMax = 1<<15 - 1
+
 	hostMax = 255 // of a host name, in bytes
+	rackMax = 255
 )
 
 // The reasons for which a command is refused. Results wrap them, with a text for people.
@@ -30,7 +34,9 @@ var (
 	ErrUnknownTopic       = errors.New("unknown topic")                 // 3
 	ErrInvalidName        = errors.New("invalid topic name")            // 17
 	ErrInvalidPartitions  = errors.New("invalid number of partitions")  // 37
-	ErrInvalidReplication = errors.New("invalid replica assignment")    // 38
+	ErrInvalidReplication = errors.New("invalid replication factor")    // 38
+	ErrInvalidAssignment  = errors.New("invalid replica assignment")    // 39
+	ErrInvalidSetting     = errors.New("invalid topic setting")         // 40
 	ErrInvalidTopicID     = errors.New("invalid topic id")              // the proposer's mistake
 	ErrInvalidNode        = errors.New("invalid node")                  // the same
 	ErrInvalidCluster     = errors.New("invalid cluster")               // the same
@@ -125,7 +131,7 @@ func (s *State) applyStart(c *Start) (uint32, error) {
 	if known && s.nodes[at].nonce == c.Nonce {
 		return s.nodes[at].start, nil
 	}
-	broker := Broker{ID: c.Node, Host: c.Host, Port: c.Port}
+	broker := Broker{ID: c.Node, Host: c.Host, Port: c.Port, Rack: c.Rack}
 	if err := broker.check(); err != nil {
 		return 0, err
 	}
@@ -161,6 +167,31 @@ func (b Broker) check() error {
 	}
 	if err := CheckHost(b.Host); err != nil {
 		return fmt.Errorf("%w: node %d has a %w", ErrInvalidNode, b.ID, err)
+	}
+	if err := CheckRack(b.Rack); err != nil {
+		return fmt.Errorf("%w: node %d has a %w", ErrInvalidNode, b.ID, err)
+	}
+	return nil
+}
+
+// CheckRack returns an error that tells why a rack cannot have this name. The empty name stands for none.
+func CheckRack(rack string) error {
+	if len(rack) > rackMax {
+		return fmt.Errorf("rack of %d bytes, allowed are %d", len(rack), rackMax)
+	}
+	for i := range len(rack) {
+		if c := rack[i]; c < ' ' || c > '~' {
+			return fmt.Errorf("rack %q with %q at byte %d, allowed are the printable characters of ASCII", rack, c, i)
+		}
+	}
+	return nil
+}
+
+// CheckMinInSync returns an ErrInvalidSetting for what can be no topic's min.insync.replicas. 0 stands for that of the
+// brokers.
+func CheckMinInSync(n int32) error {
+	if n < 0 || n > MinInSyncMax {
+		return fmt.Errorf("%w: min.insync.replicas %d, allowed are 1 to %d", ErrInvalidSetting, n, MinInSyncMax)
 	}
 	return nil
 }
@@ -198,18 +229,24 @@ func (s *State) applyCreateTopic(c *CreateTopic) (*Topic, error) {
 	if n < 1 || n > PartitionsPerTopicMax {
 		return nil, fmt.Errorf("%w: %d for topic %q, allowed are 1 to %d", ErrInvalidPartitions, n, c.Name, PartitionsPerTopicMax)
 	}
+	if err := CheckMinInSync(c.MinInSync); err != nil {
+		return nil, fmt.Errorf("topic %q: %w", c.Name, err)
+	}
 	if n > PartitionsMax-s.partitions {
 		return nil, fmt.Errorf("%w: the cluster has %d partitions, %d more for topic %q would exceed %d",
 			ErrInvalidPartitions, s.partitions, n, c.Name, PartitionsMax)
 	}
-	topic := &Topic{Name: c.Name, ID: c.ID, Partitions: make([]Partition, n), Rules: c.Rules, Floor: c.Floor}
+	topic := &Topic{
+		Name: c.Name, ID: c.ID, Partitions: make([]Partition, n), Rules: c.Rules, Floor: c.Floor, MinInSync: c.MinInSync,
+	}
 	for i, replicas := range c.Partitions {
 		if err := s.checkReplicas(replicas); err != nil {
-			return nil, fmt.Errorf("%w: partition %d of topic %q: %w", ErrInvalidReplication, i, c.Name, err)
+			return nil, fmt.Errorf("%w: partition %d of topic %q: %w", ErrInvalidAssignment, i, c.Name, err)
 		}
 		topic.Partitions[i] = Partition{Group: s.nextGroup + uint64(i), Replicas: replicas}
 	}
-	if c.AfterDeletion {
+	deleted, ok := s.view.DeletedAt(c.Name)
+	if c.AfterDeletion || ok && c.DeletedSince != 0 && deleted >= c.DeletedSince {
 		topic.Floor = max(topic.Floor, s.nextStart)
 	}
 	s.nextGroup += uint64(n)

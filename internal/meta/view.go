@@ -10,6 +10,7 @@ type Broker struct {
 	ID   int32
 	Host string
 	Port int32
+	Rack string // empty: not known
 }
 
 // Topic is one topic. It never changes.
@@ -21,6 +22,8 @@ type Topic struct {
 	// the partitions are born.
 	Rules uint16
 	Floor uint32
+	// MinInSync is the topic's min.insync.replicas; 0: as the brokers are set.
+	MinInSync int32
 }
 
 // Partition is one partition of a topic.

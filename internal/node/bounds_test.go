@@ -22,7 +22,7 @@ func TestPartitionsAreBounded(t *testing.T) {
 	refused := func(n *Node, partitions int32) {
 		t.Helper()
 		for _, validateOnly := range []bool{true, false} {
-			if _, err := n.CreateTopic(t.Context(), "more", partitions, -1, validateOnly); !errors.Is(err, meta.ErrInvalidPartitions) {
+			if _, err := n.CreateTopic(t.Context(), NewTopic{Name: "more", Partitions: partitions, Replication: -1}, validateOnly); !errors.Is(err, meta.ErrInvalidPartitions) {
 				t.Errorf("%d partitions more: %v", partitions, err)
 			}
 		}
@@ -31,7 +31,7 @@ func TestPartitionsAreBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for range 32 {
 		all.Go(func() {
-			_, err := n.CreateTopic(t.Context(), "one", 3, -1, false)
+			_, err := n.CreateTopic(t.Context(), NewTopic{Name: "one", Partitions: 3, Replication: -1}, false)
 			if err != nil && !errors.Is(err, meta.ErrTopicExists) && !errors.Is(err, meta.ErrInvalidPartitions) {
 				t.Error(err)
 			}
@@ -39,7 +39,7 @@ func TestPartitionsAreBounded(t *testing.T) {
 	}
 	all.Wait()
 	refused(n, 6)
-	if _, err := n.CreateTopic(t.Context(), "dry", 5, -1, true); err != nil {
+	if _, err := n.CreateTopic(t.Context(), NewTopic{Name: "dry", Partitions: 5, Replication: -1}, true); err != nil {
 		t.Error(err)
 	}
 	create(t, n, "two", 4)
@@ -62,7 +62,7 @@ func TestNothingIsCreatedWithoutTime(t *testing.T) {
 	defer closeNode(t, n)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := n.CreateTopic(ctx, "late", 1, -1, false); !errors.Is(err, context.Canceled) {
+	if _, err := n.CreateTopic(ctx, NewTopic{Name: "late", Partitions: 1, Replication: -1}, false); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	create(t, n, "after", 1)
@@ -103,21 +103,27 @@ func TestRoomOfARefusedTopic(t *testing.T) {
 	fs := &syncGate{FS: memfs.New()}
 	n := openWith(t, fs, config)
 	defer closeNode(t, n)
-	before := n.room.left.Load()
-	taken := func(topics int64) {
+	before := n.room.free()
+	taken := func(topics int) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); n.room.left.Load() != before-3*topics; runtime.Gosched() {
+		for deadline := time.Now().Add(30 * time.Second); n.room.free() != before-3*topics; runtime.Gosched() {
 			if time.Now().After(deadline) {
-				t.Fatalf("room for %d partitions before, %d with %d topics", before, n.room.left.Load(), topics)
+				t.Fatalf("room for %d partitions before, %d with %d topics", before, n.room.free(), topics)
 			}
 		}
 	}
 	fs.gate.Lock()
 	first, second := make(chan error, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _, err := n.CreateTopic(t.Context(), "x", 3, -1, false); first <- err }()
+	go func() {
+		_, err := n.CreateTopic(t.Context(), NewTopic{Name: "x", Partitions: 3, Replication: -1}, false)
+		first <- err
+	}()
 	taken(1)
-	go func() { _, err := n.CreateTopic(ctx, "x", 3, -1, false); second <- err }()
+	go func() {
+		_, err := n.CreateTopic(ctx, NewTopic{Name: "x", Partitions: 3, Replication: -1}, false)
+		second <- err
+	}()
 	taken(2)
 	cancel()
 	if err := <-second; !errors.Is(err, context.Canceled) {
@@ -137,11 +143,14 @@ func TestDeletionWaitsNoLongerThanItMay(t *testing.T) {
 	fs := &syncGate{FS: memfs.New()}
 	n := openWith(t, fs, config)
 	defer closeNode(t, n)
-	topic, before := create(t, n, "x", 1), n.room.left.Load()
+	topic, before := create(t, n, "x", 1), n.room.free()
 	fs.gate.Lock()
 	created, deleted := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := n.CreateTopic(t.Context(), "y", 1, -1, false); created <- err }()
-	for n.room.left.Load() == before {
+	go func() {
+		_, err := n.CreateTopic(t.Context(), NewTopic{Name: "y", Partitions: 1, Replication: -1}, false)
+		created <- err
+	}()
+	for n.room.free() == before {
 		runtime.Gosched()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -1,62 +1,15 @@
 package node
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/raftlog"
-	"github.com/oncemq/oncemq/internal/replica"
 	"github.com/oncemq/oncemq/internal/seglog"
 )
-
-// DeleteTopic deletes a topic, as a View had it, and returns when its partitions take and serve nothing any more; their
-// files go later. Errors are meta.ErrUnknownTopic, when it is gone already; those of replica.Metadata.Propose; or ctx's: then
-// the topic may be deleted nevertheless, or soon.
-func (n *Node) DeleteTopic(ctx context.Context, topic *meta.Topic) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	proposal, err := n.beginDeletion(topic)
-	if err != nil {
-		return err
-	}
-	result, err := proposal.Wait(ctx)
-	if err = cmp.Or(err, result.Refused); err != nil {
-		return err
-	}
-	select {
-	case <-n.placer.closing(topic.ID):
-		return nil
-	case <-n.running.Done():
-		return replica.ErrStopped
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// beginDeletion hands the deletion of a topic over to raft0.
-func (n *Node) beginDeletion(topic *meta.Topic) (*replica.Proposal, error) {
-	n.naming.Lock()
-	defer n.naming.Unlock()
-	return n.metadata.Begin(&meta.DeleteTopic{Name: topic.Name, ID: topic.ID, Time: n.env.Clock.Now().UnixMilli()})
-}
-
-// deletedLately says whether a topic of this name was deleted so lately that its producers may have lived through it.
-func (n *Node) deletedLately(view *meta.View, name string) bool {
-	at, ok := view.DeletedAt(name)
-	if !ok {
-		return false
-	}
-	// A deletion that lies ahead of the clock was done before the clock was set back, nobody knows how long ago.
-	ago := n.env.Clock.Now().Sub(time.UnixMilli(at))
-	return ago < n.cfg.Settings.ProducerExpiration
-}
 
 // endReplica closes the replica of a deleted topic, and has the files of its group removed.
 func (n *Node) endReplica(j job) {
@@ -64,7 +17,8 @@ func (n *Node) endReplica(j job) {
 	if err := j.topic.partitions[j.partition].close(); err != nil {
 		n.env.Logger.Warn("closing a partition of a deleted topic", "topic", t.Name, "partition", j.partition, "error", err)
 	}
-	n.room.giveBack(1)
+	n.members.leave(seglog.GroupID(t.Partitions[j.partition].Group)) // behind close: who was opening it has made it a member
+	n.room.empty(1)
 	n.remove(n.partitionConfig(t, j.partition))
 	if j.topic.unclosed.Add(-1) == 0 {
 		n.placer.ended(j.topic)
@@ -142,6 +96,11 @@ func (n *Node) resumeDeletions() error {
 	slices.Sort(groups)
 	view := n.Topics()
 	owned := ownedGroups(view)
+	for _, t := range n.placer.takeEarly() {
+		for _, p := range t.Partitions {
+			owned[seglog.GroupID(p.Group)] = true // it is removed when its replica is closed
+		}
+	}
 	for _, g := range slices.Compact(groups) {
 		if n.mayRemove(g, view, owned) {
 			n.remove(n.groupConfig(g, [16]byte{}, -1))

@@ -197,7 +197,7 @@ func (l *life) create(t *testing.T, n *Node, ended *atomic.Bool) (topic *meta.To
 	until(t, ended, func() (err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		topic, err = n.CreateTopic(ctx, "topic", 2, -1, false)
+		topic, err = n.CreateTopic(ctx, NewTopic{Name: "topic", Partitions: 2, Replication: -1}, false)
 		if errors.Is(err, meta.ErrTopicExists) {
 			topic, _ = n.Topics().ByName("topic")
 			return nil

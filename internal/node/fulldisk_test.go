@@ -111,7 +111,7 @@ func TestDiskFillsUp(t *testing.T) {
 			if a := await(t, send(t, n, other, id, 1)); !errors.Is(a.Err, replica.ErrDiskFull) {
 				t.Fatalf("round %d: the other partition answers %+v", round, a)
 			}
-			if _, err := n.CreateTopic(t.Context(), "more", 1, -1, false); !errors.Is(err, replica.ErrDiskFull) {
+			if _, err := n.CreateTopic(t.Context(), NewTopic{Name: "more", Partitions: 1, Replication: -1}, false); !errors.Is(err, replica.ErrDiskFull) {
 				t.Fatalf("round %d: a topic is created: %v", round, err)
 			}
 			readAll(t, n, topic)
@@ -263,7 +263,7 @@ func TestNoRoomForATopic(t *testing.T) {
 			}
 			w.fill(t, 8192) // enough for raft0, too little for the partitions
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			_, err := n.CreateTopic(ctx, "payments", 3, -1, false)
+			_, err := n.CreateTopic(ctx, NewTopic{Name: "payments", Partitions: 3, Replication: -1}, false)
 			cancel()
 			// One that was made in spite of all may wait with its first entry.
 			if !errors.Is(err, replica.ErrDiskFull) && !errors.Is(err, context.DeadlineExceeded) {
@@ -339,7 +339,7 @@ func TestPartitionIsMadeLater(t *testing.T) {
 		defer closeNode(t, n)
 		id := producerID(t, n)
 		bad.on.Store(true)
-		if _, err := n.CreateTopic(t.Context(), "payments", 2, -1, false); !errors.Is(err, replica.ErrOffline) || !errors.Is(err, syscall.EMFILE) {
+		if _, err := n.CreateTopic(t.Context(), NewTopic{Name: "payments", Partitions: 2, Replication: -1}, false); !errors.Is(err, replica.ErrOffline) || !errors.Is(err, syscall.EMFILE) {
 			t.Fatalf("created: %v", err)
 		}
 		topic, _ := n.Topics().ByName("payments")

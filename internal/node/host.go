@@ -5,11 +5,13 @@ import (
 	"sync/atomic"
 
 	"github.com/oncemq/oncemq/internal/replica"
+	"github.com/oncemq/oncemq/internal/seglog"
 )
 
 // host is the node as one replica sees it.
 type host struct {
 	node   *Node
+	group  seglog.GroupID
 	logger *slog.Logger           // names the partition
 	said   atomic.Pointer[string] // the last damage that was logged
 }
@@ -45,3 +47,6 @@ func (h *host) Damaged(err error) {
 		h.logger.Error("stored data is damaged", "error", err)
 	}
 }
+
+// Led implements replica.Host.
+func (h *host) Led(l replica.Leadership) { h.node.leaders.led(h.group, l) }

@@ -34,6 +34,7 @@ func (n *Node) keepHouse() {
 			n.doChores(replica.Retain)
 		case <-retry.C:
 			n.doChores(replica.RetryBases)
+			n.retireLeaders()
 			n.resume()
 		case now := <-relief.C:
 			r.relieve(n, now)

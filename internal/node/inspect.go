@@ -11,6 +11,7 @@ import (
 
 	"github.com/oncemq/oncemq/internal/batch"
 	"github.com/oncemq/oncemq/internal/dedupe"
+	"github.com/oncemq/oncemq/internal/founding"
 	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/raftlog"
 	"github.com/oncemq/oncemq/internal/seglog"
@@ -88,6 +89,12 @@ func (n *Node) inspect() (Inspection, error) {
 	}
 	n.use(state, report.SameBoot)
 	result.Cluster, result.Node = n.ClusterID(), n.NodeID()
+	if err := n.readFounders(); isDamage(err) {
+		result.Problems = []string{err.Error()}
+		return result, nil
+	} else if err != nil {
+		return result, err
+	}
 	view, err := n.readTopics()
 	if isNewer(err) {
 		return result, err
@@ -131,6 +138,15 @@ func (n *Node) lockExisting() error {
 
 func (n *Node) takeLock() (io.Closer, error) {
 	return n.env.FS.Lock(filepath.Join(n.cfg.Dir, lockName))
+}
+
+// readFounders finds out who else has a replica of raft0.
+func (n *Node) readFounders() error {
+	founders, err := founding.ReadFounders(n.env.FS, n.cfg.Dir)
+	for i := range founders {
+		n.cluster.founders = append(n.cluster.founders, int32(i)+1)
+	}
+	return err
 }
 
 // readTopics returns the metadata as raft0's log adds it up, up to the first damage, if there is any.
@@ -250,6 +266,9 @@ func (n *Node) giveUp(name string, partition int32) (GroupInspection, error) {
 		return GroupInspection{}, err
 	}
 	n.use(state, report.SameBoot)
+	if err := n.readFounders(); err != nil {
+		return GroupInspection{}, err
+	}
 	view, err := n.readTopics()
 	if err != nil {
 		return GroupInspection{}, fmt.Errorf("read raft0: %w", err)

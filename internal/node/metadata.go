@@ -1,16 +1,14 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"time"
 
 	"github.com/oncemq/oncemq/internal/batch"
-	"github.com/oncemq/oncemq/internal/dedupe"
 	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/raftlog"
 	"github.com/oncemq/oncemq/internal/replica"
@@ -18,6 +16,9 @@ import (
 
 // raft0 is the group that holds the cluster's metadata.
 const raft0 = 0
+
+// startPatience is how long a start waits for a majority before it says so.
+const startPatience = 10 * time.Second
 
 // ErrNotReady: the node has no start number at the moment, so it cannot give out a producer id; it is on its way.
 var ErrNotReady = errors.New("no producer ids available yet")
@@ -33,26 +34,41 @@ func (n *Node) openMetadata(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.metadata, err = replica.OpenMetadata(cfg.Identity.Replica, n.replicaConfig(log, logger), n.placer.add, n.placer.remove)
+	n.metadata, err = replica.OpenMetadata(cfg.Identity.Replica, n.replicaConfig(log, raft0, n.governors(), logger), n.placer.add, n.deleted)
 	if err != nil {
 		return errors.Join(err, log.Close())
+	}
+	if n.cluster.several() {
+		n.members.join(raft0, n.metadata)
+		n.governs.Store(true)
 	}
 	return n.metadata.Opened(ctx)
 }
 
-// startRun founds the cluster, if it is new, and gets this run's start number.
+// startRun gets this run's start number, and founds the cluster first, if it is new. Of several nodes that do so at the same
+// time one does, and all may go on. In a cluster of several it waits for a majority.
 func (n *Node) startRun(ctx context.Context) error {
-	if _, founded := n.metadata.View().Cluster(); !founded {
+	waiting := time.AfterFunc(startPatience, func() {
+		n.env.Logger.Warn("waiting for a majority of the cluster's nodes")
+	})
+	defer waiting.Stop()
+	for {
+		err := n.takeStartNumber(ctx)
+		if !errors.Is(err, meta.ErrNoCluster) {
+			return err
+		}
 		first, err := n.drawFirstStartNumber()
 		if err != nil {
 			return err
 		}
-		result, err := n.metadata.Propose(ctx, &meta.Cluster{ID: n.state.Node().Cluster, FirstStartNumber: first})
-		if err = errors.Join(err, result.Refused); err != nil {
+		result, err := n.propose(ctx, &meta.Cluster{ID: n.state.Node().Cluster, FirstStartNumber: first})
+		if err == nil && !errors.Is(result.Refused, meta.ErrClusterExists) {
+			err = result.Refused
+		}
+		if err != nil {
 			return fmt.Errorf("found the cluster: %w", err)
 		}
 	}
-	return n.takeStartNumber(ctx)
 }
 
 // drawFirstStartNumber draws from 1 to FirstStartNumberMax, evenly: a cluster that is made again in the same place must
@@ -70,11 +86,11 @@ func (n *Node) drawFirstStartNumber() (uint32, error) {
 }
 
 func (n *Node) takeStartNumber(ctx context.Context) error {
-	start := meta.Start{Node: n.NodeID(), Host: n.cfg.Host, Port: n.cfg.Port}
+	start := meta.Start{Node: n.NodeID(), Host: n.cfg.Host, Port: n.cfg.Port, Rack: n.cfg.Rack}
 	if _, err := io.ReadFull(n.env.Random, start.Nonce[:]); err != nil {
 		return fmt.Errorf("draw a nonce: %w", err)
 	}
-	result, err := n.metadata.Propose(ctx, &start)
+	result, err := n.propose(ctx, &start)
 	if err = errors.Join(err, result.Refused); err != nil {
 		return fmt.Errorf("get a start number: %w", err)
 	}
@@ -104,95 +120,3 @@ func (n *Node) Brokers() []meta.Broker { return n.metadata.View().Brokers() }
 
 // Topics returns the topics of the cluster as they are now.
 func (n *Node) Topics() *meta.View { return n.metadata.View() }
-
-// CreateTopic creates a topic and returns when each of its partitions has a ready leader. With validateOnly it only
-// says whether it would. replication -1 stands for the default. Errors are meta's refusals; replica.ErrDiskFull;
-// replica.ErrOffline, when the topic exists and a partition cannot be made at the moment; or ctx's: then the topic may
-// exist nevertheless.
-func (n *Node) CreateTopic(ctx context.Context, name string, partitions int32, replication int16, validateOnly bool) (*meta.Topic, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	command, proposal, err := n.beginTopic(name, partitions, replication, validateOnly)
-	switch {
-	case err != nil:
-		return nil, err
-	case validateOnly:
-		return &meta.Topic{Name: name, ID: command.ID, Partitions: make([]meta.Partition, partitions)}, nil
-	}
-	topic, err := n.awaitTopic(ctx, proposal, partitions)
-	if err != nil {
-		return nil, err
-	}
-	made, ok := n.placer.find(topic.ID)
-	if !ok {
-		return topic, nil // and deleted since
-	}
-	return topic, made.usable(ctx)
-}
-
-// beginTopic checks a topic, takes room for it, and hands its creation over to raft0: with validateOnly it only checks.
-func (n *Node) beginTopic(name string, partitions int32, replication int16, validateOnly bool) (*meta.CreateTopic, *replica.Proposal, error) {
-	n.naming.RLock()
-	defer n.naming.RUnlock()
-	view := n.Topics()
-	if err := cmp.Or(meta.CheckReserved(name), view.CheckNewTopic(name)); err != nil {
-		return nil, nil, err
-	}
-	if partitions < 1 || partitions > meta.PartitionsPerTopicMax {
-		return nil, nil, fmt.Errorf("%w: %d, allowed are 1 to %d", meta.ErrInvalidPartitions, partitions, meta.PartitionsPerTopicMax)
-	}
-	if replication != 1 && replication != -1 {
-		return nil, nil, fmt.Errorf("%w: replication factor %d, but the cluster has one node", meta.ErrInvalidReplication, replication)
-	}
-	if !n.room.has(partitions) {
-		return nil, nil, n.noRoom(partitions)
-	}
-	if n.space.diskFull() {
-		return nil, nil, fmt.Errorf("%w: no topic is created", replica.ErrDiskFull)
-	}
-	command := &meta.CreateTopic{
-		Name:          name,
-		Partitions:    slices.Repeat([][]int32{{n.NodeID()}}, int(partitions)),
-		Rules:         dedupe.RulesVersion,
-		AfterDeletion: n.deletedLately(view, name),
-	}
-	if _, err := io.ReadFull(n.env.Random, command.ID[:]); err != nil {
-		return nil, nil, fmt.Errorf("draw a topic id: %w", err)
-	}
-	if validateOnly {
-		return command, nil, nil
-	}
-	if !n.room.take(partitions) {
-		return nil, nil, n.noRoom(partitions)
-	}
-	proposal, err := n.metadata.Begin(command)
-	return command, proposal, err
-}
-
-// awaitTopic waits for the creation of a topic for which room is taken. The room is given back when there will be no such
-// topic, also when that turns out after the end of ctx: so at most as many proposals outlive their callers as there is room
-// for partitions.
-func (n *Node) awaitTopic(ctx context.Context, proposal *replica.Proposal, partitions int32) (*meta.Topic, error) {
-	// After another error the topic may exist, and its room stays taken until the next start.
-	never := func(result meta.Result, err error) bool {
-		return result.Refused != nil || errors.Is(err, replica.ErrNotLeader) || errors.Is(err, replica.ErrOffline)
-	}
-	result, err := proposal.Wait(ctx)
-	switch {
-	case never(result, err):
-		n.room.giveBack(partitions)
-	case err != nil && ctx.Err() != nil:
-		n.tasks.Go(func() {
-			if never(proposal.Wait(n.running)) {
-				n.room.giveBack(partitions)
-			}
-		})
-	}
-	return result.Topic, cmp.Or(err, result.Refused)
-}
-
-func (n *Node) noRoom(partitions int32) error {
-	return fmt.Errorf("%w: %d, but this node can open only %d more: allow the process more open files (ulimit -n) and start it again",
-		meta.ErrInvalidPartitions, partitions, max(n.room.left.Load(), 0))
-}

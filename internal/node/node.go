@@ -9,12 +9,14 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/oncemq/oncemq/internal/dedupe"
+	"github.com/oncemq/oncemq/internal/founding"
 	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/raftlog"
 	"github.com/oncemq/oncemq/internal/replica"
@@ -54,6 +56,8 @@ type Env struct {
 	Clock  replica.Clock
 	Random io.Reader // cryptographically secure
 	Logger *slog.Logger
+	// Dial connects to another node; nil: over TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Boot is the id of the machine's present run.
 	Boot [16]byte
 	// Fatal is called when a write or a sync has failed: what is on disk is unknown then, and the process must end. It
@@ -68,6 +72,25 @@ type Config struct {
 	// Host and Port are where clients reach this node.
 	Host string
 	Port int32
+
+	// Founders are the addresses at which the nodes that found a cluster together reach each other, the same list on all of
+	// them, this node's PeerAddress among them. Empty: the node is a cluster of its own.
+	Founders    []string
+	PeerAddress string
+	// PeerListener is where the other founders connect; the node closes it. It is nil without Founders.
+	PeerListener net.Listener
+	// Rack is where the node stands: the replicas of a partition are spread over racks (broker.rack). It may be empty.
+	Rack string
+	// Replication is how many replicas the partitions of a topic get that asks for the default
+	// (default.replication.factor); 0: three, or one on each node of a smaller cluster.
+	Replication int16
+	// MinInSync is on how many replicas a batch must be on disk before acks=all is answered, of topics that do not say it
+	// themselves (min.insync.replicas); what is not more than a majority asks for nothing.
+	MinInSync int
+	// BalanceInterval is how often leaderships are given back to the preferred leaders
+	// (leader.imbalance.check.interval.seconds); 0: 5 minutes, less: never (auto.leader.rebalance.enable).
+	BalanceInterval time.Duration
+
 	// PartitionsMax is how many partitions the node can have open; beyond it no topic is created. 0 means
 	// meta.PartitionsMax. A bound that was lowered below what there is stops no start.
 	PartitionsMax int
@@ -101,7 +124,14 @@ type Node struct {
 	// recovered: the state file says that all logs were read back since the machine came up. unread: one could not be.
 	recovered, unread atomic.Bool
 	flushers          *raftlog.Flushers
+	cluster           cluster
+	members           members
+	leaders           leaders
+	balancer          balancer
+	refreshes         refreshes
 	metadata          *replica.Metadata
+	// governs: raft0 is open here, so that other nodes may ask what it decides. draining: no leadership is wanted here.
+	governs, draining atomic.Bool
 	ids               meta.ProducerIDs
 	renewing          atomic.Bool
 	room              room
@@ -111,20 +141,20 @@ type Node struct {
 	jobs              background
 	// producers are those that the partitions remember; see host.
 	producers atomic.Int64
-	// naming is held while a command is made and handed over to raft0, for writing when it deletes a topic: who creates one
-	// has looked whether a topic of the name was deleted lately, and no deletion may come in between. One that comes before
-	// the look and is not applied yet does no harm: the topic is still there, and so the creation is refused.
-	naming sync.RWMutex
-	ready  atomic.Bool // Open has returned, and Close was not called yet
+	ready     atomic.Bool // Open has returned, and Close was not called yet
 
 	// running ends when the node is closed; tasks are the goroutines that it ends.
 	running context.Context
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
+	// ticking ends when stopTicks is closed, which is after the last replica was closed.
+	ticking   sync.WaitGroup
+	stopTicks chan struct{}
 }
 
-// Open starts a node on cfg.Dir, which is made when it does not exist. It returns when every partition is ready or, being
-// damaged, offline: then the log says which, and Partition.Status why.
+// Open starts a node on cfg.Dir, which is made when it does not exist. It returns when every partition that has its only
+// replica here is ready or, being damaged, offline: then the log says which, and Partition.Status why. In a cluster of several
+// it waits until all founders are there, the first time, and later until a majority of them is.
 func Open(ctx context.Context, env Env, cfg Config) (*Node, error) {
 	if cfg.OpenFiles > 0 {
 		env.FS = vfs.Bounded(env.FS, cfg.OpenFiles)
@@ -145,25 +175,23 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.initSpace()
-	if err := n.withRoom(n.openState); err != nil {
+	if err := n.withRoom(func() error { return n.openState(ctx) }); err != nil {
 		return err
 	}
 	n.flushers = raftlog.NewFlushers(flushers, n.state, raftlog.Events{Fatal: n.env.Fatal, Full: n.space.meet})
 	n.running, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.jobs.start()
-	n.placer.init()
+	n.initPartitions()
 	n.tasks.Go(func() { n.space.run(n.running) })
+	if n.cluster.several() {
+		n.placer.start()
+		n.joinPeers()
+	}
 	if err := n.openMetadata(ctx); err != nil {
 		return err
 	}
 	n.space.mayReserve.Store(true)
-	n.room.measure(n.cfg.PartitionsMax, n.Topics())
-	n.placer.start()
-	if err := n.resumeDeletions(); err != nil {
-		return err
-	}
-	n.tasks.Go(n.place)
-	if err := n.startRun(ctx); err != nil {
+	if err := n.openPartitions(ctx); err != nil {
 		return err
 	}
 	if err := n.placer.settled(ctx); err != nil {
@@ -171,6 +199,34 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.tasks.Go(n.keepHouse)
 	return n.finishRecovery()
+}
+
+// openPartitions has the replicas opened and takes part in the cluster. The deletions that were not ended need a View that
+// shows all that was deleted before: of a cluster of one raft0 has it when it is open, of another one when it has applied what
+// this run has proposed.
+func (n *Node) openPartitions(ctx context.Context) error {
+	if !n.cluster.several() {
+		n.placer.start()
+		if err := n.resumeDeletions(); err != nil {
+			return err
+		}
+	}
+	n.tasks.Go(n.place)
+	if err := n.startRun(ctx); err != nil {
+		return err
+	}
+	if n.cluster.several() {
+		return n.resumeDeletions()
+	}
+	return nil
+}
+
+func (n *Node) initPartitions() {
+	n.room.init(n.cfg.PartitionsMax)
+	n.members.init()
+	n.leaders.init(n.state.Node().Node)
+	n.balancer.init()
+	n.placer.init(n.NodeID(), &n.room)
 }
 
 // withRoom carries out a step of the start. When the disk is full, the reserve is for that.
@@ -244,16 +300,19 @@ func (n *Node) openDirectory() error {
 	return nil
 }
 
-// openState opens the state file, or makes that of a node that founds a cluster of its own. Groups without a state file
-// are a lost state file, and with it lost votes: nothing is made then.
-func (n *Node) openState() error {
+// openState opens the state file, or makes that of a node that founds a cluster. Groups without a state file are a lost
+// state file, and with it lost votes: nothing is made then.
+func (n *Node) openState(ctx context.Context) error {
+	if err := n.openIdentity(); err != nil {
+		return err
+	}
 	state, report, err := raftlog.OpenState(n.env.FS, n.cfg.Dir, n.env.Boot)
 	if err == nil {
 		n.use(state, report.SameBoot)
 		if report.CutBytes > 0 {
 			n.env.Logger.Info("cut a torn end off the state file", "bytes", report.CutBytes)
 		}
-		return nil
+		return n.confirmIdentity()
 	}
 	if !errors.Is(err, raftlog.ErrNoState) {
 		return err
@@ -265,30 +324,27 @@ func (n *Node) openState() error {
 	if len(groups) > 0 {
 		return fmt.Errorf("%w: %s holds groups, but %s has no state file", ErrDamage, n.groupsDir(), n.cfg.Dir)
 	}
-	return n.found()
+	return n.found(ctx)
 }
 
-// found makes the state file of a cluster of one. The directories that lead to it are durable before.
-func (n *Node) found() error {
+// found makes the state file of a new node. The directories that lead to it are durable before.
+func (n *Node) found(ctx context.Context) error {
 	if err := n.env.FS.MkdirAll(n.groupsDir()); err != nil {
 		return fmt.Errorf("make directory for groups: %w", err)
 	}
-	for dir := n.cfg.Dir; ; dir = filepath.Dir(dir) {
-		// A directory that this process may not even read is not one that was made for this node.
-		if err := n.env.FS.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("sync directory: %w", err)
-		}
-		if dir == filepath.Dir(dir) {
-			break
-		}
+	if err := vfs.SyncUpwards(n.env.FS, n.cfg.Dir); err != nil {
+		return err
 	}
-	identity := raftlog.NodeIdentity{Node: firstNode}
-	if _, err := io.ReadFull(n.env.Random, identity.Cluster[:]); err != nil {
-		return fmt.Errorf("draw cluster id: %w", err)
+	identity, err := n.newIdentity(ctx)
+	if err != nil {
+		return err
 	}
 	state, err := raftlog.CreateState(n.env.FS, n.cfg.Dir, identity, n.env.Boot)
 	n.use(state, true)
-	return err
+	if err != nil {
+		return err
+	}
+	return n.confirmIdentity()
 }
 
 func (n *Node) use(state *raftlog.StateFile, sameBoot bool) {
@@ -296,7 +352,8 @@ func (n *Node) use(state *raftlog.StateFile, sameBoot bool) {
 	n.recovered.Store(sameBoot)
 }
 
-// Close stops the node: what was accepted is stored and answered first. The listener must be closed before.
+// Close stops the node: what was accepted is stored and answered first. The listener for clients must be closed before, and
+// Drain should have been called.
 func (n *Node) Close() error {
 	n.ready.Store(false)
 	var errs []error
@@ -305,9 +362,11 @@ func (n *Node) Close() error {
 		n.tasks.Wait()
 		errs = append(errs, n.placer.closeAll())
 	}
+	n.governs.Store(false)
 	if n.metadata != nil {
 		errs = append(errs, n.metadata.Close())
 	}
+	errs = append(errs, n.leavePeers())
 	n.jobs.close() // behind the replicas: they wait for theirs
 	if n.flushers != nil {
 		n.flushers.Close()
@@ -370,11 +429,11 @@ func classify(err error) error {
 
 func isNewer(err error) bool {
 	return isA[*raftlog.NewerFormatError](err) || isA[*seglog.FormatError](err) || errors.Is(err, replica.ErrNewerLog) ||
-		errors.Is(err, meta.ErrNewerVersion) || errors.Is(err, dedupe.ErrUnknownRules)
+		errors.Is(err, meta.ErrNewerVersion) || errors.Is(err, founding.ErrNewerFormat) || errors.Is(err, dedupe.ErrUnknownRules)
 }
 
 func isDamage(err error) bool {
-	return errors.Is(err, ErrDamage) || isA[*raftlog.StateDamageError](err) || isA[*raftlog.BaseDamageError](err) ||
+	return errors.Is(err, ErrDamage) || errors.Is(err, founding.ErrDamage) || isA[*raftlog.StateDamageError](err) || isA[*raftlog.BaseDamageError](err) ||
 		isA[*seglog.DamageError](err) || isA[*seglog.IdentityError](err)
 }
 

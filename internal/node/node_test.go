@@ -46,6 +46,7 @@ var config = Config{
 		MaxMessageBytes:    1 << 20,
 		ProducerExpiration: 24 * time.Hour, ProducerEvictionMinAge: 15 * time.Minute, ProducersMax: 100,
 		Retention: -1, RetentionBytes: -1, SegmentAge: 7 * 24 * time.Hour,
+		LagMax: 30 * time.Second,
 	},
 	DiskLowWater: 1 << 20, DiskReserve: 64 << 10,
 }
@@ -77,7 +78,7 @@ func closeNode(t testing.TB, n *Node) {
 
 func create(t testing.TB, n *Node, name string, partitions int32) *meta.Topic {
 	t.Helper()
-	topic, err := n.CreateTopic(t.Context(), name, partitions, -1, false)
+	topic, err := n.CreateTopic(t.Context(), NewTopic{Name: name, Partitions: partitions, Replication: -1}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,12 +195,12 @@ func TestRefusals(t *testing.T) {
 		{"three", 1, 3, meta.ErrInvalidReplication},
 	} {
 		for _, validateOnly := range []bool{false, true} {
-			if _, err := n.CreateTopic(t.Context(), c.name, c.partitions, c.replication, validateOnly); !errors.Is(err, c.want) {
+			if _, err := n.CreateTopic(t.Context(), NewTopic{Name: c.name, Partitions: c.partitions, Replication: c.replication}, validateOnly); !errors.Is(err, c.want) {
 				t.Errorf("create %s: %v, want %v", c.name, err, c.want)
 			}
 		}
 	}
-	if _, err := n.CreateTopic(t.Context(), "dry", 2, -1, true); err != nil {
+	if _, err := n.CreateTopic(t.Context(), NewTopic{Name: "dry", Partitions: 2, Replication: -1}, true); err != nil {
 		t.Error(err)
 	}
 	if len(n.Topics().All()) != 1 {
@@ -214,7 +215,7 @@ func TestManyCreateTheSameTopic(t *testing.T) {
 	var all sync.WaitGroup
 	for range 32 {
 		all.Go(func() {
-			switch _, err := n.CreateTopic(t.Context(), "one", 4, 1, false); {
+			switch _, err := n.CreateTopic(t.Context(), NewTopic{Name: "one", Partitions: 4, Replication: 1}, false); {
 			case err == nil:
 				made.Add(1)
 			case !errors.Is(err, meta.ErrTopicExists):

@@ -1,14 +1,17 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/oncemq/oncemq/internal/batch"
 	"github.com/oncemq/oncemq/internal/dedupe"
@@ -128,9 +131,15 @@ func (n *Node) openPartition(j job, logger *slog.Logger) (*replica.Partition, er
 	if err != nil {
 		return nil, err
 	}
-	p, err := replica.OpenPartition(cfg.Identity.Replica, n.replicaConfig(log, logger))
+	nodes := t.Partitions[j.partition].Replicas
+	replicaConfig := n.replicaConfig(log, cfg.Identity.Group, nodes, logger)
+	replicaConfig.MinInSync = cmp.Or(int(t.MinInSync), n.cfg.MinInSync)
+	p, err := replica.OpenPartition(cfg.Identity.Replica, replicaConfig)
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
+	}
+	if len(nodes) > 1 {
+		n.members.join(cfg.Identity.Group, p)
 	}
 	return p, nil
 }
@@ -181,12 +190,13 @@ func reportOpening(cfg raftlog.Config, log *raftlog.Log, r raftlog.Report, logge
 	}
 }
 
-// birth is the base snapshot that a group begins with; body is the state in it. It follows from what raft0 knows.
-func birth(id seglog.Identity, body []byte) *raftlog.Base {
+// birth is the base snapshot that a group begins with; voters are its replicas, ascending, and body is the state in it. It
+// follows from what raft0 knows, that of raft0 from who founded the cluster: all replicas have the same.
+func birth(id seglog.Identity, voters []uint64, body []byte) *raftlog.Base {
 	return &raftlog.Base{
 		Cluster: id.Cluster, Group: id.Group,
 		Index: 1, Term: 1,
-		Members: raftlog.Members{Voters: []uint64{uint64(id.Replica)}},
+		Members: raftlog.Members{Voters: voters},
 		Body:    body,
 	}
 }
@@ -194,23 +204,48 @@ func birth(id seglog.Identity, body []byte) *raftlog.Base {
 // metadataConfig is the configuration of raft0.
 func (n *Node) metadataConfig() raftlog.Config {
 	cfg := n.groupConfig(raft0, [16]byte{}, -1)
-	cfg.Birth = birth(cfg.Identity, meta.New().AppendTo(nil))
+	cfg.Birth = birth(cfg.Identity, votersOn(n.governors()), meta.New().AppendTo(nil))
 	return cfg
+}
+
+// governors are the nodes that have a replica of raft0.
+func (n *Node) governors() []int32 {
+	if n.cluster.founders == nil {
+		return []int32{n.NodeID()}
+	}
+	return n.cluster.founders
+}
+
+// votersOn are the replicas of a group on nodes, ascending.
+func votersOn(nodes []int32) []uint64 {
+	voters := make([]uint64, len(nodes))
+	for i, node := range nodes {
+		voters[i] = uint64(replicaOn(node))
+	}
+	slices.Sort(voters)
+	return voters
 }
 
 // partitionConfig is the configuration of a partition's group.
 func (n *Node) partitionConfig(t *meta.Topic, partition int32) raftlog.Config {
 	cfg := n.groupConfig(seglog.GroupID(t.Partitions[partition].Group), t.ID, partition)
-	cfg.Birth = birth(cfg.Identity, dedupe.New(t.Rules, t.Floor).AppendTo(nil))
+	cfg.Birth = birth(cfg.Identity, votersOn(t.Partitions[partition].Replicas), dedupe.New(t.Rules, t.Floor).AppendTo(nil))
 	return cfg
 }
 
-func (n *Node) replicaConfig(log *raftlog.Log, logger *slog.Logger) replica.Config {
-	return replica.Config{
+// replicaConfig is the configuration of a replica of a group on nodes, the preferred leader first.
+func (n *Node) replicaConfig(log *raftlog.Log, group seglog.GroupID, nodes []int32, logger *slog.Logger) replica.Config {
+	cfg := replica.Config{
 		Log: log, Flushers: n.flushers, Clock: n.env.Clock, Logger: logger,
-		Settings: &n.cfg.Settings, Host: &host{node: n, logger: logger},
+		Settings: &n.cfg.Settings, Host: &host{node: n, group: group, logger: logger},
 	}
+	if len(nodes) > 1 {
+		cfg.Peers, cfg.Preferred, cfg.After = n.cluster.transport, nodes[0] == n.NodeID(), afterFunc
+	}
+	return cfg
 }
+
+func afterFunc(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
 // Partition returns the replica of a partition; ok is false when there is no such partition or it is not open yet.
 func (n *Node) Partition(topic [16]byte, partition int32) (p *replica.Partition, ok bool) {

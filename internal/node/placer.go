@@ -18,6 +18,8 @@ const placers = 16
 
 // placer knows the replicas of this node, and those that are still to be opened or closed.
 type placer struct {
+	node   int32 // this node
+	room   *room
 	mu     sync.Mutex
 	filled sync.Cond // jobs grew, or the placer is closed
 	topics map[[16]byte]*placed
@@ -28,18 +30,22 @@ type placer struct {
 	resumed   int   // jobs of the kind openAgain that have not ended
 	started   bool
 	closed    bool
+	// early are the topics that are deleted while tracking: between start and resumeDeletions.
+	early    []*meta.Topic
+	tracking bool
 }
 
 // placed is a topic whose replicas are open, or about to be.
 type placed struct {
 	topic      *meta.Topic
-	partitions []slot
-	remaining  atomic.Int32  // of partitions, to be opened
+	here       []int32       // the partitions that have a replica on this node, ascending
+	partitions []slot        // by number; of those that are not here empty
+	remaining  atomic.Int32  // of here, to be opened
 	done       chan struct{} // closed when remaining is 0
 	failure    atomic.Pointer[error]
 
 	deleted   atomic.Bool
-	unclosed  atomic.Int32  // of partitions of a deleted topic
+	unclosed  atomic.Int32  // of here, of a deleted topic
 	allClosed chan struct{} // closed when unclosed is 0
 }
 
@@ -66,7 +72,8 @@ const (
 	closeForGood
 )
 
-func (p *placer) init() {
+func (p *placer) init(node int32, room *room) {
+	p.node, p.room = node, room
 	p.filled.L = &p.mu
 	p.topics = make(map[[16]byte]*placed)
 	p.deleted = make(map[*placed]struct{})
@@ -78,14 +85,23 @@ func (p *placer) add(t *meta.Topic) {
 		topic: t, partitions: make([]slot, len(t.Partitions)),
 		done: make(chan struct{}), allClosed: make(chan struct{}),
 	}
-	topic.remaining.Store(int32(len(t.Partitions)))
-	topic.unclosed.Store(int32(len(t.Partitions)))
+	for i := range t.Partitions {
+		if slices.Contains(t.Partitions[i].Replicas, p.node) {
+			topic.here = append(topic.here, int32(i))
+		}
+	}
+	topic.remaining.Store(int32(len(topic.here)))
+	topic.unclosed.Store(int32(len(topic.here)))
+	if len(topic.here) == 0 {
+		close(topic.done)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, known := p.topics[t.ID]; known {
 		return // a create command that was proposed twice
 	}
 	p.topics[t.ID] = topic
+	p.room.fill(t.ID, len(topic.here))
 	p.queue(topic, openFirst)
 }
 
@@ -100,24 +116,42 @@ func (p *placer) remove(t *meta.Topic) {
 	delete(p.topics, t.ID)
 	topic.deleted.Store(true)
 	if !p.started {
+		p.room.empty(len(topic.here))
 		return // it was deleted by an earlier run of the node; see resumeDeletions
+	}
+	if p.tracking {
+		p.early = append(p.early, t)
+	}
+	if len(topic.here) == 0 {
+		close(topic.allClosed)
+		return
 	}
 	p.deleted[topic] = struct{}{}
 	p.queue(topic, closeForGood)
 }
 
 func (p *placer) queue(topic *placed, kind jobKind) {
-	for i := range topic.partitions {
-		p.jobs = append(p.jobs, job{topic, int32(i), kind})
+	for _, i := range topic.here {
+		p.jobs = append(p.jobs, job{topic, i, kind})
 	}
 	p.filled.Broadcast()
 }
 
-// start says that raft0's log is applied: topics that are deleted from now on have open replicas.
+// start says that topics that are deleted from now on may have open replicas. In a cluster of one all of raft0's log is
+// applied then; in one of several nobody knows when that is so, and replicas are opened from the beginning.
 func (p *placer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started = true
+	p.started, p.tracking = true, true
+}
+
+// takeEarly returns the topics that were deleted since start, and are closed and removed because of that.
+func (p *placer) takeEarly() []*meta.Topic {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	early := p.early
+	p.early, p.tracking = nil, false
+	return early
 }
 
 func (p *placer) next() (job, bool) {
@@ -205,7 +239,7 @@ func (p *placer) all() []*placed {
 func (p *placer) replicas() []*replica.Partition {
 	var list []*replica.Partition
 	for _, t := range p.all() {
-		for i := range t.partitions {
+		for _, i := range t.here {
 			if r := t.partitions[i].replica.Load(); r != nil {
 				list = append(list, r)
 			}
@@ -236,13 +270,13 @@ func (t *placed) opened(ctx context.Context) error {
 	return nil
 }
 
-// usable waits as opened does, and returns why one of the partitions is offline, if one is.
+// usable waits as opened does, and returns why one of the partitions is offline that nobody else has, if one is.
 func (t *placed) usable(ctx context.Context) error {
 	if err := t.opened(ctx); err != nil {
 		return err
 	}
-	for i := range t.partitions {
-		if r := t.partitions[i].replica.Load(); r != nil {
+	for _, i := range t.here {
+		if r := t.partitions[i].replica.Load(); r != nil && len(t.topic.Partitions[i].Replicas) == 1 {
 			if err := r.Status().Offline; err != nil {
 				return fmt.Errorf("%w: %s/%d: %w", replica.ErrOffline, t.topic.Name, i, err)
 			}
@@ -268,7 +302,7 @@ func (p *placer) closeAll() error {
 	var mu sync.Mutex
 	var errs []error
 	for _, t := range topics {
-		for i := range t.partitions {
+		for _, i := range t.here {
 			all.Go(func() {
 				err := t.partitions[i].close()
 				mu.Lock()

@@ -26,8 +26,9 @@ func (p *partitionCore) apply(now time.Time, e *pb.Entry) error {
 	if err != nil {
 		return err
 	}
-	if f, own := p.flight.pop(seglog.Index(e.GetIndex())); own {
-		p.land(&f)
+	if f := p.flight.land(seglog.Index(e.GetIndex()), batch.Term(e.GetTerm())); f != nil {
+		p.land(f)
+		p.settle()
 	}
 	return nil
 }
@@ -45,6 +46,7 @@ func (p *partitionCore) applyBatch(e *pb.Entry) error {
 	}
 	p.table.Record(stamp, h.BaseOffset)
 	p.high = h.NextOffset()
+	p.next = max(p.next, p.high)
 	if p.segmentClock < 0 {
 		p.segmentClock = p.table.Clock()
 	}
@@ -92,23 +94,27 @@ func (p *partitionCore) applyCommand(now time.Time, c raftlog.Command) error {
 	return nil
 }
 
-// land tells the head, and those who wait, that an entry of this leader is applied.
+// land tells the head that an entry of this replica is applied. The head of a replica that has stepped down since knows
+// nothing of it.
 func (p *partitionCore) land(f *inFlight) {
-	if c := f.command; c != nil {
-		if c.forget != nil {
+	leads := p.leads(f)
+	switch c := f.command; {
+	case c == nil:
+		if leads {
+			p.head.Applied(f.stamp)
+		}
+	default:
+		if leads && c.forget != nil {
 			p.head.ForgetApplied(c.forget)
 		}
 		if c.applied != nil {
 			c.applied()
 		}
-		return
-	}
-	p.head.Applied(f.stamp)
-	p.release(f.own)
-	for _, w := range f.retries {
-		p.release(w)
 	}
 }
+
+// leads reports whether the leader that proposed an entry still leads.
+func (p *partitionCore) leads(f *inFlight) bool { return p.firstOwn > 0 && f.term == p.term }
 
 // cut implements machine.
 func (p *partitionCore) cut() state {

@@ -37,6 +37,11 @@ func newStock(frame raftlog.Base) *stock {
 	return &stock{frame: frame}
 }
 
+// restart drops all: the log was replaced by a base snapshot.
+func (s *stock) restart(frame raftlog.Base) {
+	*s = *newStock(frame)
+}
+
 func (s *stock) add(index seglog.Index, term batch.Term, st state) {
 	s.bases = append(s.bases, unwritten{index: index, term: term, state: st})
 	s.bytes += st.size
@@ -70,9 +75,9 @@ func (s *stock) giveBack(u unwritten) {
 	}
 }
 
-// base is the snapshot as it goes to the disk. Encoding takes its time: it is called outside of the loop.
-func (s *stock) base(u unwritten) raftlog.Base {
-	b := s.frame
+// base is the snapshot as it goes to the disk; b has what all of the group have in common. Encoding takes its time: it is
+// called outside of the loop.
+func (u unwritten) base(b raftlog.Base) raftlog.Base {
 	b.Index, b.Term = u.index, u.term
 	b.LogStart, b.NextOffset = u.state.logStart, u.state.nextOffset
 	b.Body = u.state.body.AppendTo(make([]byte, 0, u.state.size))
@@ -105,8 +110,9 @@ func newKeeper(cfg Config, s *stock, post func(task) bool, flush func()) *keeper
 	return &keeper{log: cfg.Log, stock: s, host: cfg.Host, logger: cfg.Logger, post: post, flush: flush, sweep: true}
 }
 
-// work begins the next job, if there is one and none is under way. Nothing below start is needed.
-func (k *keeper) work(start batch.Offset) {
+// work begins the next job, if there is one and none is under way. Nothing below offset start is needed, and no entry before
+// needed.
+func (k *keeper) work(start batch.Offset, needed seglog.Index) {
 	if k.busy {
 		return
 	}
@@ -118,7 +124,7 @@ func (k *keeper) work(start batch.Offset) {
 		return
 	}
 	k.sweep = false
-	first, ok := droppable(k.log, start)
+	first, ok := droppable(k.log, start, needed)
 	if !ok {
 		first = k.left
 	}
@@ -131,7 +137,8 @@ func (k *keeper) work(start batch.Offset) {
 func (k *keeper) retry() { k.failed, k.sweep = 0, true }
 
 func (k *keeper) write(u unwritten) {
-	k.run(func() error { return k.log.AddBase(k.stock.base(u)) }, func(err error) {
+	frame := k.stock.frame // an install may change it while the job runs
+	k.run(func() error { return k.log.AddBase(u.base(frame)) }, func(err error) {
 		if err != nil {
 			k.logger.Warn("base snapshot was not written; it is tried again later", "index", u.index, "error", err)
 			k.stock.giveBack(u)
@@ -168,11 +175,11 @@ func (k *keeper) run(job func() error, ended func(error)) {
 }
 
 // droppable returns the first index of the newest segment before which nothing is needed any more: all before it lies
-// below start, and its base snapshot is durable.
-func droppable(log *raftlog.Log, start batch.Offset) (seglog.Index, bool) {
+// below start and before needed, and its base snapshot is durable.
+func droppable(log *raftlog.Log, start batch.Offset, needed seglog.Index) (seglog.Index, bool) {
 	segments := log.Segments().Segments()
 	for i := len(segments) - 1; i > 0; i-- {
-		if s := segments[i]; s.FirstOffset <= start && log.HasBase(s.First) {
+		if s := segments[i]; s.FirstOffset <= start && s.First <= needed && log.HasBase(s.First) {
 			return s.First, true
 		}
 	}

@@ -15,7 +15,7 @@ import (
 const heldMax = 32 << 20
 
 // mailbox is the only way into a replica's loop: submissions from connections, in the order in which they were put,
-// what the flushers have to say (it is their raftlog.Sink), and tasks.
+// what the flushers have to say (it is their raftlog.Sink), messages of other replicas, ticks, and tasks.
 type mailbox[S any] struct {
 	mu     sync.Mutex
 	filled sync.Cond // there is something to take, or it is closed
@@ -31,6 +31,11 @@ type mail[S any] struct {
 	submissions []S
 	// responses are those of storage messages that were carried out; what there can be is bounded by submissions.
 	responses []*pb.Message
+	// received are Raft's messages of other replicas, of receivedBytes. ticked: time has passed; woken: a time that the core
+	// has named may have come.
+	received      []*pb.Message
+	receivedBytes int
+	ticked, woken bool
 	// rolled are the first indexes of the segments that were begun in the flushes that responses come from.
 	rolled []seglog.Index
 	// tasks run in the loop, in order. Whoever posts them bounds how many there are.
@@ -43,7 +48,8 @@ type mail[S any] struct {
 type task func(now time.Time)
 
 func (m *mail[S]) empty() bool {
-	return len(m.submissions) == 0 && len(m.responses) == 0 && len(m.rolled) == 0 && len(m.tasks) == 0 && m.failure == nil
+	return len(m.submissions) == 0 && len(m.responses) == 0 && len(m.rolled) == 0 && len(m.tasks) == 0 && m.failure == nil &&
+		len(m.received) == 0 && !m.ticked && !m.woken
 }
 
 func newMailbox[S any]() *mailbox[S] {
@@ -130,12 +136,55 @@ func (m *mailbox[S]) post(t task) bool {
 	return true
 }
 
+// receive adds a message of another replica, unless the mailbox is closed or full: Raft sends again what it misses. The bound
+// lies above what Raft has under way to one replica, so that what it sends again fits; a message larger than the bound
+// gets in alone.
+func (m *mailbox[S]) receive(message *pb.Message) {
+	size := messageBytes(message)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.waiting.received)
+	if m.closed || n == receivedMax || n > 0 && m.waiting.receivedBytes+size > receivedBytesMax {
+		return
+	}
+	m.waiting.received = append(m.waiting.received, message)
+	m.waiting.receivedBytes += size
+	m.filled.Signal()
+}
+
+// The bounds on the messages that wait in one mailbox.
+const (
+	receivedMax      = 4096
+	receivedBytesMax = 16 << 20
+)
+
+// messageBytes is about what a message takes.
+func messageBytes(m *pb.Message) int {
+	size := 256 + len(m.GetSnapshot().GetData())
+	for _, e := range m.GetEntries() {
+		size += 96 + len(e.GetData())
+	}
+	return size
+}
+
+// tick says that time has passed, wake that a time that the core has named may have come. Several that wait count once.
+func (m *mailbox[S]) tick() { m.nudge(&m.waiting.ticked) }
+
+func (m *mailbox[S]) wake() { m.nudge(&m.waiting.woken) }
+
+func (m *mailbox[S]) nudge(flag *bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		*flag = true
+		m.filled.Signal()
+	}
+}
+
 // take waits until there is mail and takes all of it. used is the mail of the call before: its slices are used again.
 // more is false when the mailbox is closed, empty, and settled says that no response is outstanding.
 func (m *mailbox[S]) take(used mail[S], settled bool) (_ mail[S], more bool) {
-	clear(used.submissions)
-	clear(used.responses)
-	clear(used.tasks)
+	used.reuse()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.waiting.empty() {
@@ -144,11 +193,35 @@ func (m *mailbox[S]) take(used mail[S], settled bool) (_ mail[S], more bool) {
 		}
 		m.filled.Wait()
 	}
-	taken := m.waiting
-	m.waiting = mail[S]{
-		submissions: used.submissions[:0], responses: used.responses[:0], rolled: used.rolled[:0], tasks: used.tasks[:0],
+	return m.exchange(used), true
+}
+
+// takeNow is take for who does not wait: some is false when there is no mail, and more as of take.
+func (m *mailbox[S]) takeNow(used mail[S], settled bool) (_ mail[S], some, more bool) {
+	used.reuse()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting.empty() {
+		return used, false, !m.closed || !settled
 	}
-	return taken, true
+	return m.exchange(used), true, true
+}
+
+func (m *mailbox[S]) exchange(used mail[S]) mail[S] {
+	taken := m.waiting
+	m.waiting = used
+	return taken
+}
+
+// reuse empties the mail, and keeps its slices.
+func (m *mail[S]) reuse() {
+	clear(m.submissions)
+	clear(m.responses)
+	clear(m.received)
+	clear(m.tasks)
+	*m = mail[S]{
+		submissions: m.submissions[:0], responses: m.responses[:0], received: m.received[:0], rolled: m.rolled[:0], tasks: m.tasks[:0],
+	}
 }
 
 // close lets no further submission in and wakes all that wait.

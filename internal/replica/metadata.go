@@ -3,12 +3,14 @@ package replica
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/oncemq/oncemq/internal/batch"
+	"github.com/oncemq/oncemq/internal/invariant"
 	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/raftlog"
 	"github.com/oncemq/oncemq/internal/seglog"
@@ -19,6 +21,10 @@ type Metadata struct {
 	core *metadataCore
 	loop *loop[*Proposal]
 	view atomic.Pointer[meta.View]
+
+	applied atomic.Uint64 // the last entry that view shows
+	mu      sync.Mutex
+	moved   chan struct{} // closed when applied moves; nil: nobody waits
 
 	created, deleted func(*meta.Topic)
 	agenda           agenda
@@ -48,9 +54,11 @@ func OpenMetadata(id seglog.ReplicaID, cfg Config, created, deleted func(*meta.T
 	for _, t := range core.state.View().All() {
 		created(t)
 	}
-	m.view.Store(core.state.View())
-	m.loop = startLoop(cfg, core.core, m)
-	go m.loop.run()
+	m.show()
+	m.loop = newLoop(cfg, core.core, m)
+	if !m.loop.stepped(cfg) {
+		go m.loop.run()
+	}
 	return m, nil
 }
 
@@ -59,6 +67,47 @@ func (m *Metadata) Opened(ctx context.Context) error { return m.loop.wait(ctx) }
 
 // View returns the metadata as last applied.
 func (m *Metadata) View() *meta.View { return m.view.Load() }
+
+// show publishes the metadata, and wakes those who wait for it.
+func (m *Metadata) show() {
+	m.view.Store(m.core.state.View())
+	if m.core.applied == seglog.Index(m.applied.Load()) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.applied.Store(uint64(m.core.applied))
+	if m.moved != nil {
+		close(m.moved)
+		m.moved = nil
+	}
+}
+
+// Applied returns the index of the last entry that View shows, or one before it.
+func (m *Metadata) Applied() seglog.Index { return seglog.Index(m.applied.Load()) }
+
+// Await waits until View shows the entry of an index. It fails with ErrStopped when the replica ends before, and with the
+// error of a ctx that ends first.
+func (m *Metadata) Await(ctx context.Context, index seglog.Index) error {
+	for {
+		m.mu.Lock()
+		if m.moved == nil {
+			m.moved = make(chan struct{})
+		}
+		reached, moved := m.Applied() >= index, m.moved
+		m.mu.Unlock()
+		if reached {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-m.loop.done:
+			return ErrStopped
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
 
 // Propose has a command applied and returns what it did. It is Begin, and then Wait.
 func (m *Metadata) Propose(ctx context.Context, c meta.Command) (meta.Result, error) {
@@ -79,8 +128,8 @@ func (m *Metadata) Begin(c meta.Command) (*Proposal, error) {
 	return p, nil
 }
 
-// Wait returns what the command did when it was applied. An error means that the outcome is not known, unless it is
-// ErrNotLeader or ErrOffline: then the command was never accepted. After the error of a ctx that ended first it can be
+// Wait returns what the command did when it was applied. An error, ErrCutOff for one, means that the outcome is not known,
+// unless it is ErrNotLeader or ErrOffline: then the command was never accepted. After the error of a ctx that ended first it can be
 // called again.
 func (p *Proposal) Wait(ctx context.Context) (meta.Result, error) {
 	select {
@@ -124,7 +173,7 @@ func (m *Metadata) publish() {
 	}
 	clear(m.core.changes)
 	m.core.changes = m.core.changes[:0]
-	m.view.Store(m.core.state.View())
+	m.show()
 	released := 0
 	for i := range m.core.ended {
 		e := &m.core.ended[i]
@@ -150,6 +199,7 @@ type metadataCore struct {
 
 type flying struct {
 	index    seglog.Index
+	term     batch.Term
 	proposal *Proposal
 }
 
@@ -185,11 +235,15 @@ func (m *metadataCore) proposeAll(proposals []*Proposal) {
 	}
 	for i, p := range proposals {
 		if err != nil {
-			m.ended = append(m.ended, ended{proposal: p, outcome: outcome{err: err}})
+			m.end(p, outcome{err: err})
 			continue
 		}
-		m.flight = append(m.flight, flying{index: first + seglog.Index(i), proposal: p})
+		m.flight = append(m.flight, flying{index: first + seglog.Index(i), term: m.term, proposal: p})
 	}
+}
+
+func (m *metadataCore) end(p *Proposal, o outcome) {
+	m.ended = append(m.ended, ended{proposal: p, outcome: o})
 }
 
 // apply implements machine.
@@ -206,11 +260,64 @@ func (m *metadataCore) apply(_ time.Time, e *pb.Entry) error {
 		m.changes = append(m.changes, result)
 	}
 	if len(m.flight) > 0 && m.flight[0].index == seglog.Index(e.GetIndex()) {
-		m.ended = append(m.ended, ended{proposal: m.flight[0].proposal, outcome: outcome{result: result}})
+		own := m.flight[0]
+		invariant.Check(uint64(own.term) == e.GetTerm(), "command %d of term %d is applied, of term %d was proposed and not cut off", own.index, e.GetTerm(), own.term)
+		m.end(own.proposal, outcome{result: result})
 		m.flight[0] = flying{}
 		m.flight = m.flight[1:]
 	}
 	return nil
+}
+
+// lead and follow implement machine: there is nothing that only a leader knows. A proposal that Raft has accepted stays in
+// flight when its leader steps down.
+func (m *metadataCore) lead() {
+	invariant.Check(len(m.flight) == 0, "proposals of an earlier term are in flight when a leader begins to serve")
+}
+
+func (m *metadataCore) follow() {}
+
+// replicated implements machine: a command waits for its commit alone.
+func (m *metadataCore) replicated() {}
+
+// shrunk implements machine: raft0 asks for no more than a majority.
+func (m *metadataCore) shrunk() {}
+
+// cutOff implements machine.
+func (m *metadataCore) cutOff(from seglog.Index) {
+	at := len(m.flight)
+	for at > 0 && m.flight[at-1].index >= from {
+		at--
+	}
+	m.drop(at, ErrCutOff)
+}
+
+// drop ends the proposals from at on.
+func (m *metadataCore) drop(at int, reason error) {
+	for _, f := range m.flight[at:] {
+		m.end(f.proposal, outcome{err: reason})
+	}
+	m.flight = m.flight[:at:at]
+}
+
+// parse implements machine.
+func (m *metadataCore) parse(body []byte) (any, error) { return meta.Parse(body) }
+
+// install implements machine. What the entries would have told of topics, the difference between the two states tells.
+func (m *metadataCore) install(_ time.Time, _ raftlog.Base, parsed any) {
+	before := m.state.View()
+	m.state = parsed.(*meta.State)
+	now := m.state.View()
+	for _, t := range before.All() {
+		if _, kept := now.ByID(t.ID); !kept {
+			m.changes = append(m.changes, meta.Result{Deleted: t})
+		}
+	}
+	for _, t := range now.All() {
+		if _, known := before.ByID(t.ID); !known {
+			m.changes = append(m.changes, meta.Result{Topic: t})
+		}
+	}
 }
 
 // cut implements machine. The metadata is small: it is encoded at once.
@@ -229,9 +336,4 @@ func (e encoded) AppendTo(dst []byte) []byte { return append(dst, e...) }
 func (m *metadataCore) start() batch.Offset { return 0 }
 
 // fail implements machine.
-func (m *metadataCore) fail(err error) {
-	for _, f := range m.flight {
-		m.ended = append(m.ended, ended{proposal: f.proposal, outcome: outcome{err: fmt.Errorf("%w: %w", ErrStopped, err)}})
-	}
-	m.flight = nil
-}
+func (m *metadataCore) fail(err error) { m.drop(0, fmt.Errorf("%w: %w", ErrStopped, err)) }

@@ -33,10 +33,13 @@ type partitionCore struct {
 	// segmentClock is the log time of the first applied batch of the segment that entries are applied from, -1 while
 	// it has none.
 	segmentClock int64
+	// now is the time of the last turn that brought submissions.
+	now time.Time
 	// counted is how many producers the node was told of.
 	counted int
 
-	flight flight
+	flight     flight
+	inheritors []inheritor // ascending
 	// deletions wait for the log start to move: one for each call of DeleteRecords that has not returned, and those that
 	// have given up since the newest came.
 	deletions  []deletion
@@ -47,17 +50,11 @@ type partitionCore struct {
 
 	// What the turn has ended, for publish.
 	answers    []answer
+	freed      int // bytes that the mailbox need not hold any more, beside those of answers
 	ended      []func()
 	startMoved bool
 	// resumed counts producers that began in the middle, because they may have been forgotten; the shell reports them.
 	resumed int
-}
-
-// answer is an Ack on its way out.
-type answer struct {
-	done Done
-	ack  Ack
-	size int // bytes that the mailbox holds for it
 }
 
 func newPartitionCore(id seglog.ReplicaID, cfg Config) (*partitionCore, error) {
@@ -84,6 +81,10 @@ func newPartitionCore(id seglog.ReplicaID, cfg Config) (*partitionCore, error) {
 	if p.core, err = newCore(id, cfg.Log, cfg.Logger, p); err != nil {
 		return nil, err
 	}
+	p.followers.demand(cfg.MinInSync, cfg.Settings.LagMax)
+	if p.several() { // what is not applied may be cut off
+		p.next = p.high
+	}
 	return p, nil
 }
 
@@ -91,6 +92,7 @@ func newPartitionCore(id seglog.ReplicaID, cfg Config) (*partitionCore, error) {
 // wait are in p.answers afterwards.
 func (p *partitionCore) produce(now time.Time, subs []*Submission) {
 	full := p.host.DiskFull()
+	p.now = now
 	for _, s := range subs {
 		p.admit(now, s, full)
 	}
@@ -120,10 +122,19 @@ func (p *partitionCore) admit(now time.Time, s *Submission, full bool) {
 	case reason != nil: // offline
 	case full:
 		reason = ErrDiskFull
+	default:
+		reason = p.short(now, s.Acks)
+	}
+	switch {
+	case reason != nil:
 	case s.Header.Size > p.settings.MaxMessageBytes:
-		reason = ErrTooLarge
+		if d.AddsProducer() {
+			p.beginnings.note(stamp, now)
+		}
+		p.verdict(s, Ack{Err: ErrTooLarge})
+		return
 	case d.Verdict != dedupe.Append:
-		p.refuse(s, Ack{Decision: d, Err: ErrRefused})
+		p.verdict(s, Ack{Decision: d, Err: ErrRefused})
 		return
 	case d.AddsProducer():
 		reason = p.makeRoom(now)
@@ -144,18 +155,18 @@ func (p *partitionCore) admit(now time.Time, s *Submission, full bool) {
 // repeat answers a retry, or has it wait for its original. Offline, whether an original that is not applied is stored
 // will not be known here; one that is applied is.
 func (p *partitionCore) repeat(s *Submission, d dedupe.Decision) {
-	if p.offline != nil && d.Base >= p.high {
+	if p.offline != nil && (d.Base >= p.high || !p.followers.majority()) {
 		p.refuse(s, Ack{Err: fmt.Errorf("%w: %w", ErrStopped, p.offline)})
 		return
 	}
 	s.Done.Taken()
-	p.wait(d.Base, answer{done: s.Done, size: s.held(), ack: Ack{Base: d.Base, Decision: d}})
+	p.wait(d.Base, answerTo(s, Ack{Base: d.Base, Decision: d}))
 }
 
 func (p *partitionCore) refuse(s *Submission, ack Ack) {
 	s.Done.Taken()
 	ack.Base, ack.LogStart = -1, p.start()
-	p.answers = append(p.answers, answer{done: s.Done, size: s.held(), ack: ack})
+	p.answers = append(p.answers, answerTo(s, ack))
 }
 
 // stageBatch gives the batch its place in the log.
@@ -167,7 +178,7 @@ func (p *partitionCore) stageBatch(now time.Time, s *Submission, stamp batch.Sta
 	p.staged = append(p.staged, s)
 	p.stage(s.Batch, inFlight{
 		base: base, next: base + batch.Offset(s.Header.LastOffsetDelta) + 1, stamp: stamp,
-		own: answer{done: s.Done, size: s.held(), ack: Ack{Base: base}},
+		own: answerTo(s, Ack{Base: base}),
 	})
 }
 
@@ -206,7 +217,7 @@ func (p *partitionCore) send() {
 		s.Done.Taken()
 	}
 	if err == nil {
-		p.flight.proposed(first)
+		p.flight.proposed(first, p.term)
 	} else {
 		p.withdraw(fmt.Errorf("%w: %w", ErrNotLeader, err))
 	}
@@ -218,46 +229,27 @@ func (p *partitionCore) send() {
 // withdraw takes back all that was staged, after Raft has refused the whole proposal: nothing of it was accepted. The head
 // cannot take proposals back, so it is made anew from the table and those that are still on their way.
 func (p *partitionCore) withdraw(reason error) {
-	for _, f := range p.flight.withdraw() {
-		p.abandon(&f, reason)
-		if f.command != nil && f.command.kind == seglog.KindLogStart {
+	withdrawn := p.flight.withdraw()
+	p.abandon(withdrawn, reason)
+	for _, f := range withdrawn {
+		switch {
+		case f.command == nil && p.several(): // while leadership is handed over, which may fail
+			p.beginnings.note(f.stamp, p.now)
+		case f.command == nil:
+		case f.command.kind == seglog.KindLogStart:
 			p.endDeletions(reason)
 		}
 	}
 	p.head, p.next, p.starting = dedupe.NewHead(p.table), p.high, p.logStart
-	p.flight.each(p.note)
-}
-
-// abandon ends those who wait for a batch.
-func (p *partitionCore) abandon(f *inFlight, reason error) {
-	if f.command != nil {
-		return
-	}
-	for _, w := range append([]answer{f.own}, f.retries...) {
-		w.ack = Ack{Base: -1, LogStart: p.start(), Err: reason}
-		p.answers = append(p.answers, w)
-	}
-}
-
-// wait answers w as soon as the batch at base is applied: at once when it is already.
-func (p *partitionCore) wait(base batch.Offset, w answer) {
-	if base < p.high {
-		p.release(w)
-		return
-	}
-	p.flight.join(base, w)
-}
-
-func (p *partitionCore) release(w answer) {
-	w.ack.LogStart = p.start()
-	p.answers = append(p.answers, w)
+	p.flight.eachAhead(p.note)
 }
 
 // fail implements machine: what Raft has accepted may be stored or not, so nobody is told either.
 func (p *partitionCore) fail(err error) {
 	reason := fmt.Errorf("%w: %w", ErrStopped, err)
-	p.flight.each(func(f *inFlight) { p.abandon(f, reason) })
+	p.abandon(p.flight.queue[p.flight.first:], reason)
 	p.flight = flight{}
+	p.endInheritors(reason)
 	p.endDeletions(reason)
 }
 
@@ -266,6 +258,10 @@ func (p *partitionCore) status() Status {
 		Ready: p.ready(), Term: p.term,
 		LogStart: p.start(), HighWatermark: p.high, NextOffset: p.next,
 		Producers: p.head.Producers(),
+		Leader:    p.leader,
+	}
+	if p.firstOwn > 0 {
+		s.InSync = p.followers.inSync
 	}
 	if p.offline != ErrStopped {
 		s.Offline = p.offline

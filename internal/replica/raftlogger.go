@@ -6,8 +6,9 @@ import (
 	"log/slog"
 )
 
-// raftLogger lets Raft's own messages appear only when debugging, and its warnings always. Where Raft would end the
-// process, that is a bug here.
+// raftLogger lets Raft's own messages appear only when debugging: what it warns of is ordinary in a cluster whose nodes come
+// and go, and comes once for each of thousands of groups. Its errors appear always. Where Raft would end the process, that
+// is a bug here.
 type raftLogger struct{ log *slog.Logger }
 
 func (l raftLogger) print(level slog.Level, v []any) {
@@ -26,8 +27,8 @@ func (l raftLogger) Debug(v ...any)              { l.print(slog.LevelDebug, v) }
 func (l raftLogger) Debugf(f string, v ...any)   { l.printf(slog.LevelDebug, f, v) }
 func (l raftLogger) Info(v ...any)               { l.print(slog.LevelDebug, v) }
 func (l raftLogger) Infof(f string, v ...any)    { l.printf(slog.LevelDebug, f, v) }
-func (l raftLogger) Warning(v ...any)            { l.print(slog.LevelWarn, v) }
-func (l raftLogger) Warningf(f string, v ...any) { l.printf(slog.LevelWarn, f, v) }
+func (l raftLogger) Warning(v ...any)            { l.print(slog.LevelDebug, v) }
+func (l raftLogger) Warningf(f string, v ...any) { l.printf(slog.LevelDebug, f, v) }
 func (l raftLogger) Error(v ...any)              { l.print(slog.LevelError, v) }
 func (l raftLogger) Errorf(f string, v ...any)   { l.printf(slog.LevelError, f, v) }
 func (l raftLogger) Fatal(v ...any)              { panic("BUG: raft: " + fmt.Sprint(v...)) }

@@ -442,7 +442,7 @@ func (r *replay) carryOut(n int) {
 	}
 	r.durable = segments.NextOffset()
 	r.queue = r.queue[n:]
-	must(r.t, r.core.step(responses))
+	must(r.t, r.core.step(r.now, responses))
 	r.advance()
 }
 

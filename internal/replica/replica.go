@@ -40,12 +40,15 @@ func OpenPartition(id seglog.ReplicaID, cfg Config) (*Partition, error) {
 		status:   core.status(),
 		watchers: make(map[chan<- struct{}]struct{}),
 	}
-	p.loop = startLoop(cfg, core.core, p)
-	go p.loop.run()
+	p.loop = newLoop(cfg, core.core, p)
+	if !p.loop.stepped(cfg) {
+		go p.loop.run()
+	}
 	return p, nil
 }
 
-// Opened waits until the replica is ready; it returns why it will not be, or the context's error.
+// Opened waits until the replica is ready, in a group of several until it runs; it returns why it will not, or the context's
+// error.
 func (p *Partition) Opened(ctx context.Context) error {
 	if p.loop == nil {
 		return p.offline()
@@ -155,8 +158,11 @@ func (p *Partition) locate(from batch.Offset, maxBytes int, minOne bool) ([]segl
 
 // readError says what a failed read means. A segment may have been removed between the look at the status and the read.
 func (p *Partition) readError(from batch.Offset, err error) error {
-	if errors.Is(err, seglog.ErrOutOfRange) && from < p.Status().LogStart {
-		return ErrOutOfRange
+	if errors.Is(err, seglog.ErrOutOfRange) {
+		if from < p.Status().LogStart {
+			return ErrOutOfRange
+		}
+		return ErrNotLeader // a snapshot has taken the place of the log, so another replica leads
 	}
 	if _, damaged := errors.AsType[*seglog.DamageError](err); !damaged {
 		return err
@@ -181,8 +187,9 @@ func (p *Partition) Unwatch(wake chan<- struct{}) {
 }
 
 // Close lets nothing further in, waits until all that was accepted is stored and answered, and closes the log. On a disk
-// that is full it does not wait for room: what was accepted and is not stored is answered with ErrStopped. The flushers
-// must still run.
+// that is full it does not wait for room: what was accepted and is not stored is answered with ErrStopped. In a group of
+// several it does not wait for the others either. The flushers must still run, or, when it is Stepped, have carried out
+// what was submitted to them.
 func (p *Partition) Close() error {
 	if p.loop == nil {
 		return nil
@@ -201,7 +208,8 @@ func (p *Partition) publish() {
 	p.reportResumed()
 	p.core.followStart()
 	p.announce(p.core.status(), p.core.oldestUse())
-	released := 0
+	released := p.core.freed
+	p.core.freed = 0
 	for i := range p.core.answers {
 		a := &p.core.answers[i]
 		released += a.size

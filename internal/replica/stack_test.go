@@ -116,6 +116,8 @@ func (h *testHost) CountProducers(n int) {
 	h.producers += n
 }
 
+func (h *testHost) Led(Leadership) {}
+
 func (h *testHost) Damaged(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -362,6 +364,7 @@ type pending struct {
 	ack         Ack
 	batch       []byte // the partition's until it is taken
 	size        int
+	dead        bool // the process that had it is gone
 }
 
 func newPending() *pending { return &pending{taken: make(chan struct{}), done: make(chan struct{})} }

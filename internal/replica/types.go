@@ -6,6 +6,7 @@ import (
 
 	"github.com/oncemq/oncemq/internal/batch"
 	"github.com/oncemq/oncemq/internal/dedupe"
+	"github.com/oncemq/oncemq/internal/seglog"
 )
 
 // The failures with which a partition ends a submission. A refusal is no failure of the partition: it is
@@ -28,6 +29,16 @@ var (
 	ErrDamaged = errors.New("stored data is damaged")
 	// ErrOutOfRange: the offset lies below the log start or above the log end (Kafka code 1).
 	ErrOutOfRange = errors.New("offset out of range")
+	// ErrNotEnoughReplicas: fewer replicas are in sync than min.insync.replicas asks for; the batch was never accepted
+	// (Kafka code 19).
+	ErrNotEnoughReplicas = errors.New("fewer replicas in sync than min.insync.replicas")
+	// ErrNotEnoughAfterAppend: the batch is stored, and by the time it should have been on min.insync.replicas replicas fewer
+	// are in sync (Kafka code 20).
+	ErrNotEnoughAfterAppend = errors.New("stored, but fewer replicas are in sync than min.insync.replicas")
+	// ErrCutOff: the batch was accepted, and then leadership was lost: it was cut off this replica's log, where another
+	// replica may still bring it back, or on how many replicas it is cannot be known here. The client's retry finds out
+	// (Kafka code 20).
+	ErrCutOff = errors.New("accepted, and then leadership was lost")
 	// ErrStopped: the node stops. Whether an accepted batch is stored is unknown, so the connection is closed
 	// and the client's retry finds out.
 	ErrStopped = errors.New("partition is stopped")
@@ -47,7 +58,9 @@ type Submission struct {
 	// until Done.Taken is called.
 	Batch  []byte
 	Header batch.Header
-	Done   Done
+	// Acks is what the producer waits for: -1 for the commit and min.insync.replicas, 1 and 0 for the leader's disk.
+	Acks int16
+	Done Done
 }
 
 // submissionBytes is about what a submission costs beside its batch, in the mailbox, in Raft and in flight: without it, batches
@@ -87,6 +100,10 @@ type Status struct {
 	OldestIdle time.Duration
 	// Offline is why the partition can neither store nor read; nil while it can.
 	Offline error
+	// Leader is the replica that leads, as far as this one knows; 0: unknown.
+	Leader seglog.ReplicaID
+	// InSync are the replicas in sync, ascending, this one included; of a leader only. Nobody may change it.
+	InSync []seglog.ReplicaID
 }
 
 // Settings are the broker settings that every partition of a node obeys. They are shared and do not change.
@@ -102,6 +119,8 @@ type Settings struct {
 	Retention time.Duration
 	// RetentionBytes is how many bytes of a partition are kept (log.retention.bytes); < 0: all.
 	RetentionBytes int64
+	// LagMax is how long a replica that is not level with its leader counts as in sync (replica.lag.time.max.ms); 0: 30 s.
+	LagMax time.Duration
 	// SegmentAge is the log time after which a segment is not appended to any more (log.roll.ms).
 	SegmentAge time.Duration
 }
@@ -122,6 +141,8 @@ type Host interface {
 	CountProducers(n int)
 	// Damaged tells of damage that a read has met, each time, or that took the replica offline, for log and console.
 	Damaged(err error)
+	// Led tells that what the replica knows of its group's leadership has changed.
+	Led(Leadership)
 }
 
 // Chore is a piece of housekeeping, or several: they can be combined by |.

@@ -24,13 +24,23 @@ func (s *Server) within(c *call, timeoutMillis int32) (context.Context, context.
 	if timeout <= 0 {
 		timeout = s.config.AutoCreateTimeout
 	}
-	return context.WithTimeout(c.ctx, min(timeout, changeTimeoutMax))
+	ctx, cancel := context.WithTimeout(c.ctx, min(timeout, changeTimeoutMax))
+	return untilStopped(ctx, cancel, c.server.changes)
 }
 
-// changeCode is the code of a change of the metadata that failed. When the node stops it may be made nevertheless, which
-// is what a timeout says.
+// untilStopped has a context end with stop as well.
+func untilStopped(ctx context.Context, cancel context.CancelFunc, stop context.Context) (context.Context, context.CancelFunc) {
+	release := context.AfterFunc(stop, cancel)
+	return ctx, func() {
+		release()
+		cancel()
+	}
+}
+
+// changeCode is the code of a change of the metadata that failed. When the node stops, or the metadata's leader was
+// deposed, it may be made nevertheless, which is what a timeout says.
 func changeCode(err error) code {
-	if errors.Is(err, replica.ErrStopped) {
+	if errors.Is(err, replica.ErrStopped) || errors.Is(err, replica.ErrCutOff) {
 		return codeRequestTimedOut
 	}
 	code, _ := codeOf(err)

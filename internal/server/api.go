@@ -34,6 +34,7 @@ var apis = []api{
 	{wire.KeyDeleteTopics, 0, 6, decoded((*Server).deleteTopics)},
 	{wire.KeyDeleteRecords, 0, 2, decoded((*Server).deleteRecords)},
 	{wire.KeyInitProducerID, 0, 5, decoded((*Server).initProducerID)},
+	{wire.KeyElectLeaders, 0, 2, decoded((*Server).electLeaders)},
 }
 
 // call is one request, other than Produce, that is carried out.

@@ -46,7 +46,7 @@ func TestDispatchTable(t *testing.T) {
 }
 
 func TestApiVersions(t *testing.T) {
-	want := "0:0-13 1:4-17 2:0-11 3:0-13 10:0-6 18:0-4 19:0-7 20:0-6 21:0-2 22:0-5"
+	want := "0:0-13 1:4-17 2:0-11 3:0-13 10:0-6 18:0-4 19:0-7 20:0-6 21:0-2 22:0-5 43:0-2"
 	rows := func(resp *kmsg.ApiVersionsResponse) string {
 		var s []string
 		for _, k := range resp.ApiKeys {
@@ -332,7 +332,13 @@ func TestAutoCreate(t *testing.T) {
 				t.Errorf("%q, want %q", x[0], x[1])
 			}
 		}
-		if got := strings.Join(node.created, " "); got != "new old-client new_er" {
+		var created []string
+		for _, topic := range node.created {
+			if created = append(created, topic.Name); topic.Partitions != 3 || topic.Replication != -1 || topic.Assignment != nil || topic.MinInSync != 0 {
+				t.Errorf("created %+v", topic)
+			}
+		}
+		if got := strings.Join(created, " "); got != "new old-client new_er" {
 			t.Errorf("created %s", got)
 		}
 		for err, code := range map[error]int{
@@ -407,6 +413,8 @@ func TestCreateTopicsEveryVersion(t *testing.T) {
 
 func TestCreateTopicsRefusals(t *testing.T) {
 	node := newFakeNode()
+	node.join(8, "")
+	node.join(9, "")
 	served(t, Config{NumPartitions: 3}, node, func(t *testing.T, h *harness, c *client) {
 		config := func(name, value string) func(*kmsg.CreateTopicsRequestTopic) {
 			return func(r *kmsg.CreateTopicsRequestTopic) {
@@ -437,14 +445,19 @@ func TestCreateTopicsRefusals(t *testing.T) {
 			{4, size(0, 1), 37, "1 or more", 0},
 			{4, size(-2, 1), 37, "-2", 0},
 			{4, size(1001, 1), 37, "", 0},
-			{4, size(1, 2), 38, "1 broker", 0},
+			{4, size(1, 3), 0, "", 1},
+			{4, size(1, 4), 38, "", 0},
+			{4, size(1, -2), 38, "-2", 0},
 			{4, size(1, 0), 38, "0", 0},
 			{4, func(r *kmsg.CreateTopicsRequestTopic) { r.Topic = "a b" }, 17, "invalid topic name", 0},
 			{4, assign([]int32{1, 7}, []int32{0, 7}), 0, "", 2},
 			{0, assign([]int32{0, 7}), 0, "", 1},
-			{4, assign([]int32{0, 6}), 39, "[7]", 0},
-			{4, assign([]int32{0}), 39, "[7]", 0},
-			{4, assign([]int32{0, 7, 7}), 39, "[7]", 0},
+			{4, assign([]int32{0, 6}), 39, "broker 6", 0},
+			{4, assign([]int32{0}), 39, "no replicas", 0},
+			{4, assign([]int32{0, 7, 8, 9, 7}), 39, "broker 7 more than once", 0},
+			{4, assign([]int32{0, 7, 7}), 39, "broker 7 more than once", 0},
+			{4, assign([]int32{0, 7, 8}, []int32{1, 8}), 39, "", 0},
+			{4, assign([]int32{1, 8, 7}, []int32{0, 7, 9}), 0, "", 2},
 			{4, assign([]int32{0, 7}, []int32{0, 7}), 39, "once", 0},
 			{4, assign([]int32{0, 7}, []int32{2, 7}), 39, "from 0 to 1", 0},
 			{4, assign([]int32{-1, 7}), 39, "-1", 0},
@@ -542,10 +555,10 @@ func TestTopicConfigTable(t *testing.T) {
 
 // What a topic has follows from the broker's settings, and CreateTopics says and accepts that.
 func TestTopicConfigsFollowTheBroker(t *testing.T) {
-	defaults := TopicDefaults{Retention: -1, RetentionBytes: 5 << 30, SegmentAge: time.Hour, SegmentBytes: 1 << 20, MessageBytes: 10_000}
+	defaults := TopicDefaults{Retention: -1, RetentionBytes: 5 << 30, SegmentAge: time.Hour, SegmentBytes: 1 << 20, MessageBytes: 10_000, MinInSync: 2}
 	want := map[string]string{
 		"retention.ms": "-1 4", "retention.bytes": "5368709120 4", "segment.ms": "3600000 4", "segment.bytes": "1048576 4",
-		"max.message.bytes": "10000 4", "cleanup.policy": "delete 5", "flush.ms": "9223372036854775807 5",
+		"max.message.bytes": "10000 4", "min.insync.replicas": "2 4", "cleanup.policy": "delete 5", "flush.ms": "9223372036854775807 5",
 	}
 	served(t, Config{TopicDefaults: defaults}, newFakeNode(), func(t *testing.T, h *harness, c *client) {
 		row := ask[*kmsg.CreateTopicsResponse](c, createOf(7, nil)).Topics[0]

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -41,6 +42,7 @@ func (p *instantPartition) Submit(s *replica.Submission) error {
 	return nil
 }
 
+func (p *instantPartition) Confirm(context.Context) error { return nil }
 func (p *instantPartition) Status() replica.Status {
 	return replica.Status{Ready: true, Term: 2, HighWatermark: 10, NextOffset: 10}
 }

@@ -45,6 +45,7 @@ type TopicDefaults struct {
 	SegmentAge     time.Duration // segment.ms, from log.roll.ms
 	SegmentBytes   int64         // segment.bytes, from log.segment.bytes
 	MessageBytes   int           // max.message.bytes, from message.max.bytes
+	MinInSync      int           // min.insync.replicas; 0: 1
 }
 
 // kafkaTopicDefaults are those of a broker that is told nothing.

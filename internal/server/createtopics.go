@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -59,64 +58,72 @@ func createTopicsError(name string, code code, text string) kmsg.CreateTopicsRes
 }
 
 func (s *Server) createTopic(ctx context.Context, version int16, asked *kmsg.CreateTopicsRequestTopic, validateOnly bool) kmsg.CreateTopicsResponseTopic {
-	partitions, code, err := s.checkPlacement(version, asked)
+	wanted, code, err := s.checkPlacement(version, asked)
 	if err != nil {
 		return createTopicsError(asked.Topic, code, err.Error())
 	}
+	wanted.Name = asked.Topic
 	for _, config := range asked.Configs {
-		if err := s.topicConfigs.check(config.Name, config.Value); err != nil {
+		if config.Name == minInSyncConfig {
+			wanted.MinInSync, err = checkMinInSync(config.Value)
+		} else {
+			err = s.topicConfigs.check(config.Name, config.Value)
+		}
+		if err != nil {
 			return createTopicsError(asked.Topic, codeInvalidConfig, err.Error())
 		}
 	}
-	topic, err := s.node.CreateTopic(ctx, asked.Topic, partitions, -1, validateOnly)
+	topic, err := s.node.CreateTopic(ctx, wanted, validateOnly)
 	if err != nil {
 		return createTopicsError(asked.Topic, changeCode(err), err.Error())
 	}
 	row := kmsg.NewCreateTopicsResponseTopic()
-	row.Topic, row.NumPartitions, row.ReplicationFactor = asked.Topic, partitions, 1
+	row.Topic, row.NumPartitions, row.ReplicationFactor = asked.Topic, int32(len(topic.Partitions)), wanted.Replication
+	if len(topic.Partitions) > 0 {
+		row.ReplicationFactor = int16(len(topic.Partitions[0].Replicas))
+	}
 	row.Configs = s.topicConfigRows
+	if wanted.MinInSync > 0 {
+		row.Configs = withMinInSync(row.Configs, wanted.MinInSync)
+	}
 	if !validateOnly {
 		row.TopicID = topic.ID
 	}
 	return row
 }
 
-// checkPlacement returns how many partitions are wanted, on this one node. Defaults can be asked for from version 4 on
-// (KIP-464).
-func (s *Server) checkPlacement(version int16, asked *kmsg.CreateTopicsRequestTopic) (int32, code, error) {
+// checkPlacement returns how many partitions and replicas are wanted, or where. Defaults can be asked for from version 4 on
+// (KIP-464). Whether there are such brokers, and so many, is the node's to say.
+func (s *Server) checkPlacement(version int16, asked *kmsg.CreateTopicsRequestTopic) (NewTopic, code, error) {
 	partitions, replication := asked.NumPartitions, asked.ReplicationFactor
 	if len(asked.ReplicaAssignment) > 0 {
 		if partitions != -1 || replication != -1 {
-			return 0, codeInvalidRequest, fmt.Errorf("with a replica assignment the number of partitions and the replication factor must be -1, %d and %d came", partitions, replication)
+			return NewTopic{}, codeInvalidRequest, fmt.Errorf("with a replica assignment the number of partitions and the replication factor must be -1, %d and %d came", partitions, replication)
 		}
-		return s.checkAssignment(asked.ReplicaAssignment)
+		assignment, err := inOrder(asked.ReplicaAssignment)
+		return NewTopic{Partitions: int32(len(assignment)), Replication: -1, Assignment: assignment}, codeInvalidReplicaAssignment, err
 	}
 	byDefault := version >= 4
-	if replication != 1 && (replication != -1 || !byDefault) {
-		return 0, codeInvalidReplicationFactor, fmt.Errorf("replication factor %d is not possible: there is 1 broker", replication)
+	if replication < 1 && (replication != -1 || !byDefault) {
+		return NewTopic{}, codeInvalidReplicationFactor, fmt.Errorf("replication factor is %d, 1 or more was expected", replication)
 	}
 	switch {
 	case partitions == -1 && byDefault:
-		return s.config.NumPartitions, codeNone, nil
+		partitions = s.config.NumPartitions
 	case partitions < 1:
-		return 0, codeInvalidPartitions, fmt.Errorf("number of partitions is %d, 1 or more was expected", partitions)
-	default:
-		return partitions, codeNone, nil
+		return NewTopic{}, codeInvalidPartitions, fmt.Errorf("number of partitions is %d, 1 or more was expected", partitions)
 	}
+	return NewTopic{Partitions: partitions, Replication: replication}, codeNone, nil
 }
 
-// checkAssignment accepts partitions 0 to n-1, in any order, each on this node alone.
-func (s *Server) checkAssignment(assignment []kmsg.CreateTopicsRequestTopicReplicaAssignment) (int32, code, error) {
-	here := []int32{s.node.NodeID()}
-	seen := make([]bool, len(assignment))
-	for _, a := range assignment {
-		switch {
-		case a.Partition < 0 || int(a.Partition) >= len(seen) || seen[a.Partition]:
-			return 0, codeInvalidReplicaAssignment, fmt.Errorf("replica assignment must name each partition from 0 to %d once, %d came", len(seen)-1, a.Partition)
-		case !slices.Equal(a.Replicas, here):
-			return 0, codeInvalidReplicaAssignment, fmt.Errorf("replica assignment of partition %d must be [%d], the only broker, %v came", a.Partition, here[0], a.Replicas[:min(len(a.Replicas), 10)])
+// inOrder puts a replica assignment in the order of the partitions, from 0 to n-1, of which it must name each once.
+func inOrder(rows []kmsg.CreateTopicsRequestTopicReplicaAssignment) ([][]int32, error) {
+	assignment, seen := make([][]int32, len(rows)), make([]bool, len(rows))
+	for _, a := range rows {
+		if a.Partition < 0 || int(a.Partition) >= len(rows) || seen[a.Partition] {
+			return nil, fmt.Errorf("replica assignment must name each partition from 0 to %d once, %d came", len(rows)-1, a.Partition)
 		}
-		seen[a.Partition] = true
+		assignment[a.Partition], seen[a.Partition] = a.Replicas, true
 	}
-	return int32(len(assignment)), codeNone, nil
+	return assignment, nil
 }

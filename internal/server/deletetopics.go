@@ -15,7 +15,7 @@ import (
 func (s *Server) deleteTopics(c *call, req *kmsg.DeleteTopicsRequest) error {
 	ctx, cancel := s.within(c, req.TimeoutMillis)
 	defer cancel()
-	deletions := s.findDeletions(c.version(), req)
+	deletions := s.findDeletions(ctx, c.version(), req)
 	each(len(deletions), func(i int) { deletions[i].carryOut(ctx, s.node) })
 	const response, row = 16, 32 // more than the fixed parts of each
 	size := response
@@ -42,7 +42,7 @@ type deletion struct {
 }
 
 // findDeletions finds what a request names. What it names more than once is refused, in one row.
-func (s *Server) findDeletions(version int16, req *kmsg.DeleteTopicsRequest) []deletion {
+func (s *Server) findDeletions(ctx context.Context, version int16, req *kmsg.DeleteTopicsRequest) []deletion {
 	asked := make([]deletion, 0, len(req.TopicNames)+len(req.Topics))
 	if version < 6 {
 		for i := range req.TopicNames {
@@ -52,9 +52,9 @@ func (s *Server) findDeletions(version int16, req *kmsg.DeleteTopicsRequest) []d
 	for _, topic := range req.Topics {
 		asked = append(asked, deletion{name: topic.Topic, id: topic.TopicID})
 	}
-	view := s.node.Topics()
+	find := s.finder(ctx)
 	for i := range asked {
-		asked[i].find(view)
+		asked[i].find(&find)
 	}
 	return once(asked)
 }
@@ -63,21 +63,23 @@ func (d *deletion) refuse(code code, text string) {
 	d.code, d.text = code, text
 }
 
-func (d *deletion) find(view *meta.View) {
-	var found bool
+func (d *deletion) find(topics *finder) {
 	switch byID := d.id != [16]byte{}; {
 	case d.name == nil && !byID:
 		d.refuse(codeInvalidRequest, "neither a name nor an id is given")
 	case d.name != nil && byID:
 		d.refuse(codeInvalidRequest, "both a name and an id are given")
 	case byID:
-		if d.topic, found = view.ByID(d.id); !found {
+		if d.topic = topics.byID(d.id); d.topic == nil {
 			d.refuse(codeUnknownTopicID, "no topic has this id")
 		}
 	default:
-		if d.topic, found = view.ByName(*d.name); !found {
+		if d.topic = topics.byName(*d.name); d.topic == nil {
 			d.refuse(codeUnknownTopicOrPartition, "no topic has this name")
 		}
+	}
+	if unknown := d.code == codeUnknownTopicID || d.code == codeUnknownTopicOrPartition; unknown && topics.unsure {
+		d.refuse(codeRequestTimedOut, unsureText)
 	}
 }
 

@@ -28,6 +28,7 @@ const (
 	codeCoordinatorLoadInProgress  code = 14
 	codeInvalidTopic               code = 17
 	codeNotEnoughReplicas          code = 19
+	codeNotEnoughAfterAppend       code = 20 // NOT_ENOUGH_REPLICAS_AFTER_APPEND
 	codeInvalidRequiredAcks        code = 21
 	codeInvalidTimestamp           code = 32
 	codeUnsupportedVersion         code = 35
@@ -47,6 +48,8 @@ const (
 	codeUnknownLeaderEpoch         code = 75
 	codeUnsupportedCompressionType code = 76
 	codeOffsetNotAvailable         code = 78
+	codePreferredNotAvailable      code = 80 // PREFERRED_LEADER_NOT_AVAILABLE
+	codeElectionNotNeeded          code = 84
 	codeInvalidRecord              code = 87
 	codeUnknownTopicID             code = 100
 )
@@ -63,12 +66,20 @@ var errorCodes = []struct {
 	{replica.ErrDamaged, codeStorageError},
 	{replica.ErrDiskFull, codeStorageError},
 	{replica.ErrTooManyProducers, codeNotEnoughReplicas},
+	{replica.ErrNotEnoughReplicas, codeNotEnoughReplicas},
+	{replica.ErrNotEnoughAfterAppend, codeNotEnoughAfterAppend},
+	{replica.ErrCutOff, codeNotEnoughAfterAppend},
 	{replica.ErrOutOfRange, codeOffsetOutOfRange},
 	{meta.ErrInvalidName, codeInvalidTopic},
 	{meta.ErrTopicExists, codeTopicAlreadyExists},
 	{meta.ErrUnknownTopic, codeUnknownTopicOrPartition},
 	{meta.ErrInvalidPartitions, codeInvalidPartitions},
 	{meta.ErrInvalidReplication, codeInvalidReplicationFactor},
+	{meta.ErrInvalidAssignment, codeInvalidReplicaAssignment},
+	{meta.ErrInvalidSetting, codeInvalidConfig},
+	{ErrNoLeader, codeLeaderNotAvailable},
+	{ErrElectionNotNeeded, codeElectionNotNeeded},
+	{ErrPreferredNotAvailable, codePreferredNotAvailable},
 	{context.DeadlineExceeded, codeRequestTimedOut},
 	{context.Canceled, codeRequestTimedOut},
 }
@@ -163,15 +174,19 @@ func ackCode(ack replica.Ack, h batch.Header) (code, string, bool) {
 		return codeMessageTooLarge, fmt.Sprintf("%v: %d bytes came", ack.Err, h.Size), true
 	case errors.Is(ack.Err, replica.ErrDiskFull):
 		return codeStorageError, fmt.Sprintf("%v: nothing new is stored until there is room; delete records or topics, keep less (log.retention.*), or make the disk larger, and send this again", ack.Err), true
+	case errors.Is(ack.Err, replica.ErrCutOff):
+		return codeNotEnoughAfterAppend, fmt.Sprintf("%v: it is not known whether it is stored, and sending it again finds out", ack.Err), true
 	default:
 		c, ok := codeOf(ack.Err)
 		return c, ack.Err.Error(), ok
 	}
 }
 
-// readCode is the code of a failed read, or of a failed change of the log start: retriable, whatever it was.
+// readCode is the code of a failed read, or of a failed change of the log start: retriable, whatever it was, but for an
+// offset that does not exist. Who was cut off, as a leader that was deposed is, cannot know what has become of a change;
+// the new leader makes it anew.
 func readCode(err error) code {
-	if errors.Is(err, replica.ErrStopped) {
+	if errors.Is(err, replica.ErrStopped) || errors.Is(err, replica.ErrCutOff) {
 		return codeNotLeaderOrFollower
 	}
 	if c, ok := codeOf(err); ok {

@@ -28,7 +28,8 @@ func TestCodesAreKafkas(t *testing.T) {
 		codeUnknownTopicOrPartition: "UNKNOWN_TOPIC_OR_PARTITION", codeLeaderNotAvailable: "LEADER_NOT_AVAILABLE",
 		codeNotLeaderOrFollower: "NOT_LEADER_FOR_PARTITION", codeRequestTimedOut: "REQUEST_TIMED_OUT", codeMessageTooLarge: "MESSAGE_TOO_LARGE",
 		codeCoordinatorLoadInProgress: "COORDINATOR_LOAD_IN_PROGRESS", codeInvalidTopic: "INVALID_TOPIC_EXCEPTION",
-		codeNotEnoughReplicas:   "NOT_ENOUGH_REPLICAS",
+		codeNotEnoughReplicas: "NOT_ENOUGH_REPLICAS", codeNotEnoughAfterAppend: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+		codePreferredNotAvailable: "PREFERRED_LEADER_NOT_AVAILABLE", codeElectionNotNeeded: "ELECTION_NOT_NEEDED",
 		codeInvalidRequiredAcks: "INVALID_REQUIRED_ACKS", codeInvalidTimestamp: "INVALID_TIMESTAMP", codeUnsupportedVersion: "UNSUPPORTED_VERSION",
 		codeTopicAlreadyExists: "TOPIC_ALREADY_EXISTS", codeInvalidPartitions: "INVALID_PARTITIONS",
 		codeInvalidReplicationFactor: "INVALID_REPLICATION_FACTOR", codeInvalidReplicaAssignment: "INVALID_REPLICA_ASSIGNMENT",
@@ -87,30 +88,38 @@ func TestEveryErrorHasACode(t *testing.T) {
 		err  error
 		code code
 	}{
-		"replica.ErrNotLeader":        {replica.ErrNotLeader, 6},
-		"replica.ErrTooLarge":         {replica.ErrTooLarge, 10},
-		"replica.ErrOffline":          {replica.ErrOffline, 56},
-		"replica.ErrDamaged":          {replica.ErrDamaged, 56},
-		"replica.ErrDiskFull":         {replica.ErrDiskFull, 56},
-		"replica.ErrTooManyProducers": {replica.ErrTooManyProducers, 19},
-		"replica.ErrOutOfRange":       {replica.ErrOutOfRange, 1},
-		"replica.ErrRefused":          {replica.ErrRefused, none},  // the decision's
-		"replica.ErrStopped":          {replica.ErrStopped, none},  // the connection is closed
-		"replica.ErrNewerLog":         {replica.ErrNewerLog, none}, // ends the process
-		"meta.ErrInvalidName":         {meta.ErrInvalidName, 17},
-		"meta.ErrTopicExists":         {meta.ErrTopicExists, 36},
-		"meta.ErrUnknownTopic":        {meta.ErrUnknownTopic, 3},
-		"meta.ErrInvalidPartitions":   {meta.ErrInvalidPartitions, 37},
-		"meta.ErrInvalidReplication":  {meta.ErrInvalidReplication, 38},
-		"meta.ErrNewerVersion":        {meta.ErrNewerVersion, none}, // ends the process
-		"meta.ErrInvalidTopicID":      {meta.ErrInvalidTopicID, none},
-		"meta.ErrInvalidNode":         {meta.ErrInvalidNode, none},
-		"meta.ErrInvalidCluster":      {meta.ErrInvalidCluster, none},
-		"meta.ErrClusterExists":       {meta.ErrClusterExists, none},
-		"meta.ErrNoCluster":           {meta.ErrNoCluster, none},
-		"meta.ErrStartNumbersUsedUp":  {meta.ErrStartNumbersUsedUp, none},
+		"replica.ErrNotLeader":            {replica.ErrNotLeader, 6},
+		"replica.ErrTooLarge":             {replica.ErrTooLarge, 10},
+		"replica.ErrOffline":              {replica.ErrOffline, 56},
+		"replica.ErrDamaged":              {replica.ErrDamaged, 56},
+		"replica.ErrDiskFull":             {replica.ErrDiskFull, 56},
+		"replica.ErrTooManyProducers":     {replica.ErrTooManyProducers, 19},
+		"replica.ErrNotEnoughReplicas":    {replica.ErrNotEnoughReplicas, 19},
+		"replica.ErrCutOff":               {replica.ErrCutOff, 20},
+		"replica.ErrNotEnoughAfterAppend": {replica.ErrNotEnoughAfterAppend, 20},
+		"replica.ErrOutOfRange":           {replica.ErrOutOfRange, 1},
+		"server.ErrNoLeader":              {ErrNoLeader, 5},
+		"server.ErrElectionNotNeeded":     {ErrElectionNotNeeded, 84},
+		"server.ErrPreferredNotAvailable": {ErrPreferredNotAvailable, 80},
+		"replica.ErrRefused":              {replica.ErrRefused, none},  // the decision's
+		"replica.ErrStopped":              {replica.ErrStopped, none},  // the connection is closed
+		"replica.ErrNewerLog":             {replica.ErrNewerLog, none}, // ends the process
+		"meta.ErrInvalidName":             {meta.ErrInvalidName, 17},
+		"meta.ErrTopicExists":             {meta.ErrTopicExists, 36},
+		"meta.ErrUnknownTopic":            {meta.ErrUnknownTopic, 3},
+		"meta.ErrInvalidPartitions":       {meta.ErrInvalidPartitions, 37},
+		"meta.ErrInvalidReplication":      {meta.ErrInvalidReplication, 38},
+		"meta.ErrInvalidAssignment":       {meta.ErrInvalidAssignment, 39},
+		"meta.ErrInvalidSetting":          {meta.ErrInvalidSetting, 40},
+		"meta.ErrNewerVersion":            {meta.ErrNewerVersion, none}, // ends the process
+		"meta.ErrInvalidTopicID":          {meta.ErrInvalidTopicID, none},
+		"meta.ErrInvalidNode":             {meta.ErrInvalidNode, none},
+		"meta.ErrInvalidCluster":          {meta.ErrInvalidCluster, none},
+		"meta.ErrClusterExists":           {meta.ErrClusterExists, none},
+		"meta.ErrNoCluster":               {meta.ErrNoCluster, none},
+		"meta.ErrStartNumbersUsedUp":      {meta.ErrStartNumbersUsedUp, none},
 	}
-	declared := append(declaredErrors(t, "replica"), declaredErrors(t, "meta")...)
+	declared := slices.Concat(declaredErrors(t, "replica"), declaredErrors(t, "meta"), declaredErrors(t, "server"))
 	slices.Sort(declared)
 	if listed := slices.Sorted(maps.Keys(table)); !slices.Equal(declared, listed) {
 		t.Errorf("declared are %v\nthe table of this test has %v", declared, listed)
@@ -196,6 +205,9 @@ func TestAckCodes(t *testing.T) {
 		{replica.Ack{Err: replica.ErrRefused, Decision: dedupe.Decision{Verdict: dedupe.Fenced}}, 47, true},
 		{replica.Ack{Err: fmt.Errorf("%w: %w", replica.ErrNotLeader, errDisk)}, 6, true},
 		{replica.Ack{Err: replica.ErrOffline}, 56, true},
+		{replica.Ack{Err: fmt.Errorf("%w: 1 of 2", replica.ErrNotEnoughReplicas)}, 19, true},
+		{replica.Ack{Err: replica.ErrCutOff}, 20, true},
+		{replica.Ack{Err: replica.ErrNotEnoughAfterAppend}, 20, true},
 		{replica.Ack{Err: fmt.Errorf("%w: no room", replica.ErrDiskFull)}, 56, true},
 		{replica.Ack{Err: fmt.Errorf("%w: 10 are remembered", replica.ErrTooManyProducers)}, 19, true},
 	} {

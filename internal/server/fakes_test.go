@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"slices"
 	"sync"
@@ -23,9 +24,14 @@ type fakeNode struct {
 	partitions map[partitionKey]*fakePartition
 	nextID     batch.ProducerID
 	idErr      error
+	refresh    func() error // when set, Refresh is this, without the lock
+	refreshes  int
 	createErr  error
 	creating   chan struct{} // when set, CreateTopic waits for it, or for its context
-	created    []string
+	created    []NewTopic
+	leaders    map[partitionKey]Leadership // of partitions that are led elsewhere, or not at all
+	elect      func(topic string, index int32) error
+	elected    []string
 	deleteErr  error
 	deleting   map[string]chan struct{} // DeleteTopic of a name that is in it waits for the channel, or for its context
 }
@@ -47,10 +53,17 @@ func (n *fakeNode) apply(c meta.Command) {
 func (n *fakeNode) add(name string, partitions int) *meta.Topic {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.place(name, slices.Repeat([][]int32{{fakeNodeID}}, partitions))
+}
+
+// place makes a topic; the caller holds the lock. The partitions with a replica here are led here.
+func (n *fakeNode) place(name string, assignment [][]int32) *meta.Topic {
 	id := topicID(name)
-	n.apply(&meta.CreateTopic{Name: name, ID: id, Partitions: slices.Repeat([][]int32{{fakeNodeID}}, partitions)})
-	for i := range partitions {
-		n.partitions[partitionKey{id, int32(i)}] = newFakePartition()
+	n.apply(&meta.CreateTopic{Name: name, ID: id, Partitions: assignment})
+	for i, replicas := range assignment {
+		if slices.Contains(replicas, fakeNodeID) {
+			n.partitions[partitionKey{id, int32(i)}] = newFakePartition()
+		}
 	}
 	topic, _ := n.state.View().ByName(name)
 	return topic
@@ -72,6 +85,62 @@ func (n *fakeNode) NodeID() int32     { return fakeNodeID }
 func (n *fakeNode) ClusterID() string { return "bm9uc2Vuc2Utbm9uc2Vuc2U" }
 func (n *fakeNode) Brokers() []meta.Broker {
 	return n.Topics().Brokers()
+}
+
+// join adds a node to the cluster.
+func (n *fakeNode) join(id int32, rack string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.apply(&meta.Start{Node: id, Nonce: meta.ID{byte(id)}, Host: fmt.Sprintf("broker%d.example", id), Port: 9000 + id, Rack: rack})
+}
+
+// lead says who leads a partition; -1: nobody.
+func (n *fakeNode) lead(name string, index, leader, epoch int32, inSync ...int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leaders == nil {
+		n.leaders = make(map[partitionKey]Leadership)
+	}
+	n.leaders[partitionKey{topicID(name), index}] = Leadership{Leader: leader, Epoch: epoch, InSync: inSync, Ready: leader >= 0}
+}
+
+func (n *fakeNode) Leadership(topic *meta.Topic, index int32) Leadership {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := partitionKey{topic.ID, index}
+	if known, ok := n.leaders[key]; ok {
+		return known
+	}
+	known := Leadership{Leader: -1, Epoch: 1, InSync: topic.Partitions[index].Replicas}
+	if p, ok := n.partitions[key]; ok {
+		status := p.Status()
+		known.Epoch = max(known.Epoch, int32(status.Term))
+		if status.Ready {
+			known.Leader, known.Ready = fakeNodeID, true
+		}
+	}
+	return known
+}
+
+func (n *fakeNode) ElectLeader(ctx context.Context, topic *meta.Topic, index int32) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.elected = append(n.elected, fmt.Sprintf("%s/%d", topic.Name, index))
+	if n.elect == nil {
+		return nil
+	}
+	return n.elect(topic.Name, index)
+}
+
+func (n *fakeNode) Refresh(context.Context) error {
+	n.mu.Lock()
+	n.refreshes++
+	refresh := n.refresh
+	n.mu.Unlock()
+	if refresh == nil {
+		return nil
+	}
+	return refresh()
 }
 
 func (n *fakeNode) Topics() *meta.View {
@@ -96,10 +165,11 @@ func (n *fakeNode) NextProducerID() (batch.ProducerID, error) {
 	return n.nextID - 1, n.idErr
 }
 
-func (n *fakeNode) CreateTopic(ctx context.Context, name string, partitions int32, replication int16, validateOnly bool) (*meta.Topic, error) {
+func (n *fakeNode) CreateTopic(ctx context.Context, wanted NewTopic, validateOnly bool) (*meta.Topic, error) {
 	n.mu.Lock()
 	err, creating := n.createErr, n.creating
-	invalid := n.state.View().CheckNewTopic(name)
+	invalid := n.state.View().CheckNewTopic(wanted.Name)
+	brokers := n.state.View().Brokers()
 	n.mu.Unlock()
 	if creating != nil {
 		select {
@@ -113,17 +183,38 @@ func (n *fakeNode) CreateTopic(ctx context.Context, name string, partitions int3
 		return nil, err
 	case invalid != nil:
 		return nil, invalid
-	case partitions < 1 || partitions > 1000:
+	case wanted.Partitions < 1 || wanted.Partitions > 1000:
 		return nil, meta.ErrInvalidPartitions
-	case replication != -1 && replication != 1:
+	case wanted.Replication != -1 && (wanted.Replication < 1 || int(wanted.Replication) > len(brokers)):
 		return nil, meta.ErrInvalidReplication
-	case validateOnly:
-		return nil, nil
+	}
+	assignment := wanted.Assignment
+	if assignment != nil {
+		if err := meta.CheckAssignment(assignment, brokers); err != nil {
+			return nil, err
+		}
+	} else {
+		var replicas []int32
+		replication := int(wanted.Replication)
+		if replication == -1 {
+			replication = min(len(brokers), 3)
+		}
+		for _, b := range brokers[:replication] {
+			replicas = append(replicas, b.ID)
+		}
+		assignment = slices.Repeat([][]int32{replicas}, int(wanted.Partitions))
+	}
+	if validateOnly {
+		topic := &meta.Topic{Name: wanted.Name}
+		for _, replicas := range assignment {
+			topic.Partitions = append(topic.Partitions, meta.Partition{Replicas: replicas})
+		}
+		return topic, nil
 	}
 	n.mu.Lock()
-	n.created = append(n.created, name)
-	n.mu.Unlock()
-	return n.add(name, int(partitions)), nil
+	defer n.mu.Unlock()
+	n.created = append(n.created, wanted)
+	return n.place(wanted.Name, assignment), nil
 }
 
 func (n *fakeNode) DeleteTopic(ctx context.Context, topic *meta.Topic) error {
@@ -164,7 +255,8 @@ type fakePartition struct {
 	arrived  chan *replica.Submission // when set, receives what arrives
 	full     chan struct{}            // when set, Submit waits for it
 	trimErr  error
-	trimming chan struct{} // when set, DeleteRecords waits for it, or for its context
+	trimming chan struct{}               // when set, DeleteRecords waits for it, or for its context
+	confirm  func(context.Context) error // when set, Confirm is this
 }
 
 type placed struct {
@@ -199,6 +291,16 @@ func (p *fakePartition) Submit(s *replica.Submission) error {
 		go p.finish(1)
 	}
 	return nil
+}
+
+func (p *fakePartition) Confirm(ctx context.Context) error {
+	p.mu.Lock()
+	confirm := p.confirm
+	p.mu.Unlock()
+	if confirm == nil {
+		return nil
+	}
+	return confirm(ctx)
 }
 
 func (p *fakePartition) DeleteRecords(ctx context.Context, before batch.Offset) (batch.Offset, error) {

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncemq/oncemq/internal/batch"
 	"github.com/oncemq/oncemq/internal/meta"
+	"github.com/oncemq/oncemq/internal/replica"
 	"github.com/oncemq/oncemq/internal/wire"
 )
 
@@ -19,7 +21,7 @@ const fetchWaitMax = 5 * time.Minute
 // It plans first, from offsets and sizes alone, what to return; waits, planning anew after each commit, until that is
 // enough; plans less when answers that nobody reads hold too much memory; and then reads it all into the response.
 func (s *Server) fetch(c *call, req *kmsg.FetchRequest) error {
-	f := fetchCall{server: s, version: c.version(), maxBytes: s.config.FetchBytesMax}
+	f := fetchCall{server: s, ctx: c.ctx, version: c.version(), maxBytes: s.config.FetchBytesMax, leaders: hints{server: s}}
 	f.maxBytes = min(f.maxBytes, int(max(req.MaxBytes, 0)))
 	if full := req.SessionEpoch == 0 || req.SessionEpoch == -1; !full {
 		// The client goes on with a session that this broker never gave, and begins anew.
@@ -29,6 +31,7 @@ func (s *Server) fetch(c *call, req *kmsg.FetchRequest) error {
 	f.resolve(req)
 	c.working.shrink(f.memory() - ownBytes) // nothing of req is used from the wait on
 	f.wait(c, time.Duration(max(req.MaxWaitMillis, 0))*time.Millisecond, int(req.MinBytes))
+	f.locate()
 	if err := f.makeRoom(c); err != nil {
 		return err
 	}
@@ -39,11 +42,13 @@ func (s *Server) fetch(c *call, req *kmsg.FetchRequest) error {
 // fetchCall is one Fetch request.
 type fetchCall struct {
 	server     *Server
+	ctx        context.Context
 	version    int16
 	maxBytes   int
 	topics     []fetchedTopic
 	partitions []fetchedPartition // of all topics, in order
 	planned    int                // bytes of records
+	leaders    hints
 }
 
 // fetchedTopic is a topic of the request.
@@ -61,9 +66,12 @@ type fetchedPartition struct {
 	from     batch.Offset
 	maxBytes int
 	code     code
-	plan     int          // how many bytes are to be read
-	logStart batch.Offset // when it was planned
+	leader   wire.CurrentLeader // with some codes
+	plan     int                // how many bytes are to be read
+	logStart batch.Offset       // when it was planned
 	basis    planBasis
+	term     batch.Term // of the first plan; 0: none yet
+	outside  Partition  // nil, or where the offset seems not to exist
 }
 
 // planBasis is all that a plan depends on.
@@ -88,14 +96,14 @@ func (f *fetchCall) memory() int64 {
 
 // resolve finds the topics.
 func (f *fetchCall) resolve(req *kmsg.FetchRequest) {
-	view := f.server.node.Topics()
+	find := f.server.finder(f.ctx)
 	code := codeNone
 	if req.ReplicaID >= 0 || req.ReplicaState.ID >= 0 {
 		code = codeInvalidRequest // a follower: brokers replicate by other means, and consumers are -1
 	}
 	for i := range req.Topics {
 		asked := &req.Topics[i]
-		topic, unknown := f.topic(view, asked)
+		topic, unknown := f.topic(&find, asked)
 		f.topics = append(f.topics, fetchedTopic{asked.Topic, asked.TopicID, len(asked.Partitions)})
 		for _, p := range asked.Partitions {
 			entry := fetchedPartition{
@@ -111,17 +119,17 @@ func (f *fetchCall) resolve(req *kmsg.FetchRequest) {
 }
 
 // topic finds a topic, or says with which code it is unknown.
-func (f *fetchCall) topic(view *meta.View, asked *kmsg.FetchRequestTopic) (*meta.Topic, code) {
+func (f *fetchCall) topic(find *finder, asked *kmsg.FetchRequestTopic) (*meta.Topic, code) {
 	if f.version >= topicIDVersionMin {
-		if topic, ok := view.ByID(asked.TopicID); ok {
+		if topic := find.byID(asked.TopicID); topic != nil {
 			return topic, codeNone
 		}
-		return nil, codeUnknownTopicID
+		return nil, find.absent(codeUnknownTopicID, codeNotLeaderOrFollower)
 	}
-	if topic, ok := view.ByName(asked.Topic); ok {
+	if topic := find.byName(asked.Topic); topic != nil {
 		return topic, codeNone
 	}
-	return nil, codeUnknownTopicOrPartition
+	return nil, find.absent(codeUnknownTopicOrPartition, codeNotLeaderOrFollower)
 }
 
 // wait returns when there is enough to answer with: minBytes, an error, or nothing to wait for any longer. A request that
@@ -171,7 +179,7 @@ func (f *fetchCall) wait(c *call, timeout time.Duration, minBytes int) {
 // partition that cannot be read is answered at once: it may have lost its leader while the client waits for data.
 func (f *fetchCall) plan(minBytes int) bool {
 	f.planned = 0
-	failed := false
+	failed, outside := false, []*fetchedPartition(nil)
 	for i := range f.partitions {
 		p := &f.partitions[i]
 		if p.code == codeNone {
@@ -181,19 +189,63 @@ func (f *fetchCall) plan(minBytes int) bool {
 			failed = true
 			continue
 		}
+		if p.outside != nil {
+			outside = append(outside, p)
+			continue
+		}
 		f.planned += p.plan
 	}
+	if len(outside) > 0 {
+		f.settle(outside)
+		return true
+	}
 	return failed || f.planned >= minBytes
+}
+
+// settle finds the codes of offsets that seem not to exist. Clients that hear so move to another offset, and so only a
+// leader may say it that has confirmed since that it leads, and finds the same again.
+func (f *fetchCall) settle(outside []*fetchedPartition) {
+	ctx, cancel := context.WithTimeout(f.ctx, confirmMax)
+	defer cancel()
+	each(len(outside), func(i int) {
+		p := outside[i]
+		var status replica.Status
+		status, p.code = f.server.confirm(ctx, p.outside, p.topic, p.index, p.epoch)
+		switch {
+		case p.code != codeNone:
+		case p.from < status.LogStart || p.from > status.NextOffset:
+			p.code = codeOffsetOutOfRange
+		default:
+			p.code = codeNotLeaderOrFollower // the client asks again
+		}
+	})
+}
+
+// locate finds the leaders of the partitions that are led elsewhere, and in newer epochs.
+func (f *fetchCall) locate() {
+	if !wire.KeyFetch.HasLeader(f.version) {
+		return
+	}
+	for i := range f.partitions {
+		if p := &f.partitions[i]; p.code != codeNone {
+			p.leader = f.leaders.of(p.topic, p.index, p.code)
+		}
+	}
 }
 
 // planWithin plans for one partition, with room left for as many bytes. The first batch of a response is returned even
 // if it is larger than any limit, so that a consumer always gets on (KIP-74).
 func (p *fetchedPartition) planWithin(s *Server, room int, first bool) {
 	partition, status, code := s.leader(p.topic, p.index, p.epoch)
-	if code == codeNone && (p.from < status.LogStart || p.from > status.NextOffset) {
-		code = codeOffsetOutOfRange
+	if code == codeNone && p.term != 0 && p.term != status.Term {
+		code = codeNotLeaderOrFollower // it is another leader than the one that the client began to wait for
 	}
 	if p.code = code; code != codeNone {
+		return
+	}
+	p.term = status.Term
+	if p.from < status.LogStart || p.from > status.NextOffset {
+		p.outside = partition
 		return
 	}
 	p.logStart = status.LogStart
@@ -214,10 +266,13 @@ func (p *fetchedPartition) planWithin(s *Server, room int, first bool) {
 	}
 }
 
-// failedRead is the code of a failed read.
+// failedRead is the code of a failed read. When the log has moved away from under it, the client asks again.
 func (s *Server) failedRead(p *fetchedPartition, err error) code {
 	s.storageFailed("fetch failed", p.topic, p.index, p.from, err)
-	return readCode(err)
+	if code := readCode(err); code != codeOffsetOutOfRange {
+		return code
+	}
+	return codeNotLeaderOrFollower
 }
 
 // makeRoom makes room for what is planned. When answers hold much memory already it plans less; only for what must be
@@ -260,7 +315,7 @@ func (f *fetchCall) respond(c *call, code code) {
 		e.EndTopic()
 		partitions = partitions[topic.partitions:]
 	}
-	e.End()
+	e.End(f.leaders.endpoints)
 	wire.EndResponse(e.Dst, 0)
 	c.out = e.Dst
 }
@@ -268,7 +323,7 @@ func (f *fetchCall) respond(c *call, code code) {
 // responseSize is at least what the response will have.
 func (f *fetchCall) responseSize() int {
 	const response, topic, partition = 32, 32, 64 // more than the fixed parts of each
-	size := response + len(f.partitions)*partition + f.planned
+	size := response + len(f.partitions)*partition + f.planned + f.leaders.size()
 	for i := range f.topics {
 		size += topic + len(f.topics[i].name)
 	}
@@ -278,7 +333,7 @@ func (f *fetchCall) responseSize() int {
 // read appends what is planned for a partition to dst, and no more, though more may be there by now: dst has room for
 // the plan.
 func (f *fetchCall) read(p *fetchedPartition, dst []byte) ([]byte, wire.FetchResult) {
-	result := wire.FetchResult{Index: p.index, Code: int16(p.code), HighWatermark: -1, LogStartOffset: -1}
+	result := wire.FetchResult{Index: p.index, Code: int16(p.code), HighWatermark: -1, LogStartOffset: -1, Leader: p.leader}
 	if p.code != codeNone {
 		return dst, result
 	}

@@ -207,7 +207,7 @@ func TestFetchErrors(t *testing.T) {
 		for _, x := range []struct {
 			err  error
 			want string
-		}{{errDisk, "0:56"}, {errDisk, "0:56"}, {replica.ErrNotLeader, "0:6"}, {replica.ErrOffline, "0:56"}, {replica.ErrDamaged, "0:56"}, {replica.ErrOutOfRange, "0:1"}, {replica.ErrStopped, "0:6"}} {
+		}{{errDisk, "0:56"}, {errDisk, "0:56"}, {replica.ErrNotLeader, "0:6"}, {replica.ErrOffline, "0:56"}, {replica.ErrDamaged, "0:56"}, {replica.ErrOutOfRange, "0:6"}, {replica.ErrStopped, "0:6"}} {
 			p.mu.Lock()
 			p.readErr = x.err
 			p.mu.Unlock()

@@ -20,10 +20,13 @@ func (s *Server) metadata(c *call, req *kmsg.MetadataRequest) error {
 		for _, b := range brokers {
 			broker := kmsg.NewMetadataResponseBroker()
 			broker.NodeID, broker.Host, broker.Port = b.ID, b.Host, b.Port
+			if b.Rack != "" {
+				broker.Rack = &b.Rack
+			}
 			resp.Brokers = append(resp.Brokers, broker)
 		}
 		clusterID := s.node.ClusterID()
-		resp.ClusterID, resp.ControllerID = &clusterID, s.node.NodeID()
+		resp.ClusterID, resp.ControllerID = &clusterID, s.node.NodeID() // any node takes what a controller does
 		resp.Topics = make([]kmsg.MetadataResponseTopic, len(rows))
 		for i := range rows {
 			resp.Topics[i] = s.describe(rows[i])
@@ -46,7 +49,7 @@ func metadataSize(brokers []meta.Broker, rows []metadataRow) int {
 	const response, broker, topic, partition, replica = 64, 32, 40, 40, 4 // more than the fixed parts of each
 	size := response
 	for i := range brokers {
-		size += broker + len(brokers[i].Host)
+		size += broker + len(brokers[i].Host) + len(brokers[i].Rack)
 	}
 	for i := range rows {
 		size += topic
@@ -75,24 +78,25 @@ func (s *Server) metadataRows(c *call, req *kmsg.MetadataRequest) (rows []metada
 	create := !s.config.NoAutoCreateTopics && (req.AllowAutoTopicCreation || c.version() < 4)
 	ctx, cancel := context.WithTimeout(c.ctx, s.config.AutoCreateTimeout)
 	defer cancel()
+	find := s.finder(ctx)
 	names, ids := make(map[string]struct{}), make(map[[16]byte]struct{})
 	for i := range req.Topics {
 		asked := &req.Topics[i]
 		if asked.Topic == nil || asked.TopicID != [16]byte{} {
 			if _, again := ids[asked.TopicID]; !again {
 				ids[asked.TopicID] = struct{}{}
-				rows = append(rows, s.metadataByID(c.version(), asked))
+				rows = append(rows, metadataByID(&find, c.version(), asked))
 			}
 		} else if _, again := names[*asked.Topic]; !again {
 			names[*asked.Topic] = struct{}{}
-			rows = append(rows, s.metadataByName(ctx, asked.Topic, create))
+			rows = append(rows, s.metadataByName(&find, asked.Topic, create))
 		}
 	}
 	return rows
 }
 
 // metadataByID finds a topic that is asked for by its id, which is possible from version 12 on (KIP-516).
-func (s *Server) metadataByID(version int16, asked *kmsg.MetadataRequestTopic) metadataRow {
+func metadataByID(find *finder, version int16, asked *kmsg.MetadataRequestTopic) metadataRow {
 	if version < 12 {
 		row := metadataRow{id: asked.TopicID, name: asked.Topic, code: codeInvalidRequest}
 		if row.name == nil {
@@ -100,20 +104,18 @@ func (s *Server) metadataByID(version int16, asked *kmsg.MetadataRequestTopic) m
 		}
 		return row
 	}
-	topic, _ := s.node.Topics().ByID(asked.TopicID)
-	return metadataRow{topic: topic, id: asked.TopicID, code: codeUnknownTopicID}
+	topic := find.byID(asked.TopicID)
+	return metadataRow{topic: topic, id: asked.TopicID, code: find.absent(codeUnknownTopicID, codeLeaderNotAvailable)}
 }
 
-func (s *Server) metadataByName(ctx context.Context, name *string, create bool) metadataRow {
-	topic, ok := s.node.Topics().ByName(*name)
-	row := metadataRow{topic: topic, name: name, code: codeUnknownTopicOrPartition}
-	if ok {
-		return row
-	}
+func (s *Server) metadataByName(find *finder, name *string, create bool) metadataRow {
 	if meta.CheckTopicName(*name) != nil {
-		row.code = codeInvalidTopic
-	} else if create {
-		_, err := s.node.CreateTopic(ctx, *name, s.config.NumPartitions, -1, false)
+		return metadataRow{name: name, code: codeInvalidTopic}
+	}
+	row := metadataRow{topic: find.byName(*name), name: name}
+	row.code = find.absent(codeUnknownTopicOrPartition, codeLeaderNotAvailable)
+	if row.topic == nil && create && !find.unsure {
+		_, err := s.node.CreateTopic(find.ctx, NewTopic{Name: *name, Partitions: s.config.NumPartitions, Replication: -1}, false)
 		row.topic, _ = s.node.Topics().ByName(*name) // created here, or by another client meanwhile
 		row.code = autoCreateCode(err)
 	}
@@ -130,13 +132,12 @@ func autoCreateCode(err error) code {
 	}
 }
 
-// epochAtBirth is the term with which every partition's log begins, and so the leader epoch of one that is not open
-// yet. It is never -1: a client would take that for an epoch that goes backwards, and stop noticing truncations.
+// epochAtBirth is the term with which every partition's log begins, and so the least leader epoch that is told. It is
+// never -1: a client would take that for an epoch that goes backwards, and stop noticing truncations.
 const epochAtBirth = 1
 
-// describe says what there is of a topic. A partition has a leader when the replica here is ready. One that is offline
-// has none, and its replica is listed as offline: so clients that may choose a partition choose another one, and the rest
-// wait.
+// describe says what there is of a topic: who leads, by what this node knows, and which replicas are in sync. A partition
+// without a leader tells so by an error, so that clients that may choose a partition choose another one, and the rest wait.
 func (s *Server) describe(r metadataRow) kmsg.MetadataResponseTopic {
 	row := kmsg.NewMetadataResponseTopic()
 	topic := r.topic
@@ -147,19 +148,15 @@ func (s *Server) describe(r metadataRow) kmsg.MetadataResponseTopic {
 	row.Topic, row.TopicID = &topic.Name, topic.ID
 	row.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(topic.Partitions))
 	for i := range topic.Partitions {
+		known := s.node.Leadership(topic, int32(i))
 		p := kmsg.NewMetadataResponseTopicPartition()
-		p.Partition = int32(i)
-		p.Replicas, p.ISR = topic.Partitions[i].Replicas, topic.Partitions[i].Replicas
-		p.ErrorCode, p.Leader, p.LeaderEpoch = int16(codeLeaderNotAvailable), -1, epochAtBirth
-		if partition, ok := s.node.Partition(topic.ID, int32(i)); ok {
-			status := partition.Status()
-			p.LeaderEpoch = max(int32(status.Term), epochAtBirth)
-			switch {
-			case status.Offline != nil:
-				p.OfflineReplicas = p.Replicas
-			case status.Ready:
-				p.ErrorCode, p.Leader = int16(codeNone), s.node.NodeID()
-			}
+		p.Partition, p.Replicas, p.ISR = int32(i), topic.Partitions[i].Replicas, known.InSync
+		p.Leader, p.LeaderEpoch = known.Leader, max(known.Epoch, epochAtBirth)
+		if !known.Ready {
+			p.ErrorCode, p.Leader = int16(codeLeaderNotAvailable), -1
+		}
+		if here, ok := s.node.Partition(topic.ID, int32(i)); ok && here.Status().Offline != nil {
+			p.OfflineReplicas = s.self
 		}
 		row.Partitions[i] = p
 	}

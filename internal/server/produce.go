@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncemq/oncemq/internal/meta"
 	"github.com/oncemq/oncemq/internal/replica"
 	"github.com/oncemq/oncemq/internal/wire"
 )
@@ -42,6 +43,7 @@ type produceCall struct {
 
 // producedTopic is a topic of the request. It keeps no part of the frame.
 type producedTopic struct {
+	topic      *meta.Topic // nil: it does not exist
 	name       string
 	id         [16]byte
 	partitions int
@@ -161,7 +163,7 @@ func (c *connection) newProduceCall(f *frame, size int) (*produceCall, error) {
 	call.deadline = c.server.now().Add(call.timeout)
 	call.open.Store(1)
 	call.users.Store(2)
-	check := produceCheck{server: c.server, call: call, req: req, named: c.named}
+	check := produceCheck{server: c.server, topics: c.server.finder(c.ctx), call: call, req: req, named: c.named}
 	check.run()
 	if len(c.named) > partitionsKept {
 		c.named = make(map[partitionKey]int)

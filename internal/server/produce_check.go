@@ -23,6 +23,7 @@ const (
 // any batch of it is submitted.
 type produceCheck struct {
 	server *Server
+	topics finder
 	call   *produceCall
 	req    wire.ProduceRequest
 	// named has the place of each partition seen so far. It stays empty for a request of one partition.
@@ -36,7 +37,6 @@ type partitionKey struct {
 }
 
 func (k *produceCheck) run() {
-	view := k.server.node.Topics()
 	whole := refuseRequest(&k.req)
 	i := 0
 	for cursor := k.req.Cursor(); ; {
@@ -45,7 +45,7 @@ func (k *produceCheck) run() {
 			break
 		}
 		topic := producedTopic{id: asked.ID}
-		found := topic.find(view, k.req.Version, asked)
+		found := topic.find(&k.topics, k.req.Version, asked)
 		for {
 			entry, ok := cursor.NextPartition()
 			if !ok {
@@ -94,19 +94,18 @@ func refuseRequest(req *wire.ProduceRequest) refusal {
 }
 
 // find looks the topic up, by name below version 13 and by id from there on, and keeps what the answer needs of it.
-func (t *producedTopic) find(view *meta.View, version int16, asked wire.ProduceTopic) *meta.Topic {
+func (t *producedTopic) find(topics *finder, version int16, asked wire.ProduceTopic) *meta.Topic {
 	var topic *meta.Topic
-	var ok bool
 	if version >= topicIDVersionMin {
-		topic, ok = view.ByID(asked.ID)
+		topic = topics.byID(asked.ID)
 	} else {
-		topic, ok = view.ByName(string(asked.Name))
+		topic = topics.byName(string(asked.Name))
 	}
-	if !ok {
+	if topic == nil {
 		t.name = string(asked.Name)
 		return nil
 	}
-	t.name = topic.Name
+	t.name, t.topic = topic.Name, topic
 	return topic
 }
 
@@ -132,7 +131,7 @@ func (k *produceCheck) partition(i int, topic *meta.Topic, records []byte) (whol
 		p.refusal = refused(codeUnsupportedCompressionType, "")
 	default:
 		p.partition = partition
-		p.submission = replica.Submission{Batch: records, Header: header, Done: p}
+		p.submission = replica.Submission{Batch: records, Header: header, Acks: k.req.Acks, Done: p}
 	}
 	return refusal{}
 }
@@ -142,6 +141,8 @@ func (k *produceCheck) missing(c code, topic *meta.Topic) (code, string) {
 	switch {
 	case c == codeNotLeaderOrFollower:
 		return c, replica.ErrNotLeader.Error()
+	case topic == nil && k.topics.unsure:
+		return codeNotLeaderOrFollower, unsureText
 	case topic != nil:
 		return c, fmt.Sprintf("the topic has %d partitions", len(topic.Partitions))
 	case k.req.Version >= topicIDVersionMin:

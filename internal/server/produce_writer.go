@@ -148,6 +148,7 @@ func (w *produceWriter) answer(call *produceCall) {
 	start := len(w.out)
 	e := wire.ProduceEncoder{Dst: call.prefix.BeginResponse(w.out), Version: call.prefix.Version}
 	e.Begin(len(call.topics))
+	leaders := hints{server: w.c.server}
 	partitions := call.partitions
 	for i := range call.topics {
 		topic := &call.topics[i]
@@ -162,12 +163,15 @@ func (w *produceWriter) answer(call *produceCall) {
 				w.c.abort(loud(fmt.Errorf("topic %q partition %d: %w", topic.name, result.Index, err)))
 				return
 			}
+			if wire.KeyProduce.HasLeader(e.Version) && result.Code != int16(codeNone) {
+				result.Leader = leaders.of(topic.topic, result.Index, code(result.Code))
+			}
 			e.Partition(result)
 		}
 		e.EndTopic()
 		partitions = partitions[topic.partitions:]
 	}
-	e.End()
+	e.End(leaders.endpoints)
 	wire.EndResponse(e.Dst, start)
 	if call.acks != 0 {
 		w.out = e.Dst

@@ -21,12 +21,16 @@ import (
 type Server struct {
 	config  Config
 	node    Node
+	self    []int32 // this node
 	log     *slog.Logger
 	now     func() time.Time
 	apis    []api
 	frames  frames
 	calls   sync.Pool // of *produceCall
 	budgets budgets
+	// changes ends, by endChanges, when nothing may be waited for any more that a request changes.
+	changes    context.Context
+	endChanges context.CancelFunc
 	// What CreateTopics accepts and says of each topic.
 	topicConfigs    topicConfigs
 	topicConfigRows []kmsg.CreateTopicsResponseTopicConfig
@@ -41,12 +45,17 @@ func New(config Config, node Node, log *slog.Logger, now func() time.Time) (*Ser
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, node: node, log: log, now: now, apis: apis, topicConfigs: newTopicConfigs(config.TopicDefaults)}
+	s := &Server{config: config, node: node, self: []int32{node.NodeID()}, log: log, now: now, apis: apis, topicConfigs: newTopicConfigs(config.TopicDefaults)}
+	s.changes, s.endChanges = context.WithCancel(context.Background())
 	s.storage.most, s.refusals.most, s.closings.most = 1, 1, 100
 	s.topicConfigRows = s.topicConfigs.rows()
 	s.budgets.divide(config.QueuedRequestBytesMax)
 	return s, nil
 }
+
+// BeginStop ends the waits of requests that change something, now and from now on: they are answered with a timeout, and
+// what they asked for may happen yet. It may be called while Serve runs, before its context ends.
+func (s *Server) BeginStop() { s.endChanges() }
 
 // api finds the row of an API in the dispatch table.
 func (s *Server) api(key wire.Key) (api, bool) {
@@ -56,39 +65,6 @@ func (s *Server) api(key wire.Key) (api, bool) {
 		}
 	}
 	return api{}, false
-}
-
-// partition finds a partition on this node. The topic is nil when it does not exist.
-func (s *Server) partition(topic *meta.Topic, index int32) (Partition, code) {
-	if topic == nil || index < 0 || int(index) >= len(topic.Partitions) {
-		return nil, codeUnknownTopicOrPartition
-	}
-	p, ok := s.node.Partition(topic.ID, index)
-	if !ok {
-		return nil, codeNotLeaderOrFollower
-	}
-	return p, codeNone
-}
-
-// leader finds a partition that leads and is ready, in the leader epoch that the client knows (KIP-320); a negative
-// epoch is any.
-func (s *Server) leader(topic *meta.Topic, index, epoch int32) (Partition, replica.Status, code) {
-	p, code := s.partition(topic, index)
-	if code != codeNone {
-		return nil, replica.Status{}, code
-	}
-	status := p.Status()
-	switch {
-	case status.Offline != nil:
-		code = codeStorageError
-	case !status.Ready:
-		code = codeNotLeaderOrFollower
-	case epoch >= 0 && int64(epoch) < int64(status.Term):
-		code = codeFencedLeaderEpoch
-	case epoch >= 0 && int64(epoch) > int64(status.Term):
-		code = codeUnknownLeaderEpoch
-	}
-	return p, status, code
 }
 
 // storageFailed leaves a line in the log about a partition that could not be read or changed, but for what the partition
@@ -146,7 +122,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Handlers may go on after ctx has ended, until the stop runs out of time.
 	cutting, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	stop := context.AfterFunc(ctx, func() { l.Close() })
+	stop := context.AfterFunc(ctx, func() { s.BeginStop(); l.Close() })
 	defer stop()
 	group := newConnections()
 	var watching sync.WaitGroup
@@ -161,6 +137,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 				"refused", unsaid+1, "remote", nc.RemoteAddr().String())
 		}
 	})
+	s.BeginStop()
 	end()
 	watching.Wait()
 	if wereCut, waiting := group.stop(s.config.StopTimeout, cut); wereCut > 0 {

@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/oncemq/oncemq/internal/meta"
+	"github.com/oncemq/oncemq/internal/setting"
 )
 
-// Where a setting comes from, in Kafka's numbers: a broker setting given at the start, or Kafka's default, which nobody
-// changed.
+// Where a setting comes from, in Kafka's numbers: the topic's own, a broker setting given at the start, or Kafka's default,
+// which nobody changed.
 const (
+	configSourceTopic   = 1
 	configSourceBroker  = 4
 	configSourceDefault = 5
 )
@@ -35,8 +39,35 @@ type topicConfig struct {
 	broker string // the broker setting that it follows; "": none
 }
 
+// minInSyncConfig is the setting that a topic can have of its own.
+const minInSyncConfig = "min.insync.replicas"
+
+// checkMinInSync reads a topic's own min.insync.replicas.
+func checkMinInSync(value *string) (int32, error) {
+	if value == nil {
+		return 0, fmt.Errorf("topic setting %s has no value", minInSyncConfig)
+	}
+	n, err := setting.Integer(strings.TrimSpace(*value), 1, meta.MinInSyncMax)
+	if err != nil {
+		return 0, fmt.Errorf("topic setting %s=%.100q: %w", minInSyncConfig, *value, err)
+	}
+	return int32(n), nil
+}
+
+// withMinInSync returns the settings of a topic that has a min.insync.replicas of its own.
+func withMinInSync(rows []kmsg.CreateTopicsResponseTopicConfig, n int32) []kmsg.CreateTopicsResponseTopicConfig {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		if rows[i].Name == minInSyncConfig {
+			value := strconv.Itoa(int(n))
+			rows[i].Value, rows[i].Source = &value, configSourceTopic
+		}
+	}
+	return rows
+}
+
 // topicConfigs are topic settings, in order of their names. A topic can be created with each of them at the value that
-// it has anyway: any other is refused, and never merely stored.
+// it has anyway: any other is refused, and never merely stored. Only min.insync.replicas a topic may have of its own.
 type topicConfigs []topicConfig
 
 // kafkaTopicConfigs are the topic settings of Kafka 4 with their defaults.
@@ -62,7 +93,7 @@ var kafkaTopicConfigs = topicConfigs{
 	{"message.timestamp.type", "CreateTime", configText, ""},
 	{"min.cleanable.dirty.ratio", "0.5", configRatio, ""},
 	{"min.compaction.lag.ms", "0", configNumber, ""},
-	{"min.insync.replicas", "1", configNumber, ""},
+	{minInSyncConfig, "1", configNumber, ""},
 	{"preallocate", "false", configSwitch, ""},
 	{"remote.log.copy.disable", "false", configSwitch, ""},
 	{"remote.log.delete.on.disable", "false", configSwitch, ""},
@@ -83,6 +114,8 @@ func newTopicConfigs(d TopicDefaults) topicConfigs {
 		switch c := &configs[i]; c.name {
 		case "max.message.bytes":
 			c.follow("message.max.bytes", int64(d.MessageBytes))
+		case minInSyncConfig:
+			c.follow(minInSyncConfig, int64(max(d.MinInSync, 1)))
 		case "retention.bytes":
 			c.follow("log.retention.bytes", max(d.RetentionBytes, -1))
 		case "retention.ms":

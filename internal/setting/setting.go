@@ -30,7 +30,10 @@ type Values struct {
 	DiskLowWaterBytes      int64         // disk.low.water.bytes; 0: chosen by the size of the disk
 	DiskReserveBytes       int64         // disk.reserve.bytes; 0: chosen by the size of the disk
 	FetchBytes             int           // fetch.max.bytes
+	LeaderBalance          bool          // auto.leader.rebalance.enable
+	LeaderBalanceInterval  time.Duration // leader.imbalance.check.interval.seconds
 	MessageBytes           int           // message.max.bytes
+	MinInSync              int           // min.insync.replicas
 	NumPartitions          int32         // num.partitions
 	ProducerEvictionMinAge time.Duration // producer.id.eviction.min.age.ms
 	ProducerExpiration     time.Duration // producer.id.expiration.ms
@@ -38,6 +41,8 @@ type Values struct {
 	ProducersPerNode       int           // producer.id.max.per.node
 	ProducersPerPartition  int           // producer.id.max.per.partition
 	QueuedRequestBytes     int64         // queued.max.request.bytes; negative: no bound
+	ReplicaLagMax          time.Duration // replica.lag.time.max.ms
+	Replication            int16         // default.replication.factor; negative: min(3, nodes)
 	RequestBytes           int           // socket.request.max.bytes
 	Retention              time.Duration // log.retention.ms, .minutes or .hours; negative: for ever
 	RetentionBytes         int64         // log.retention.bytes; negative: no bound

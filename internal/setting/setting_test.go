@@ -13,7 +13,8 @@ import (
 
 func TestDefaults(t *testing.T) {
 	want := Values{
-		AutoCreateTopics: true, ConnectionIdleMax: 10 * time.Minute, Connections: 10_000, FetchBytes: 55 << 20, MessageBytes: 1048588,
+		AutoCreateTopics: true, ConnectionIdleMax: 10 * time.Minute, Connections: 10_000, FetchBytes: 55 << 20,
+		LeaderBalance: true, LeaderBalanceInterval: 5 * time.Minute, MessageBytes: 1048588, MinInSync: 1, ReplicaLagMax: 30 * time.Second, Replication: -1,
 		NumPartitions: 1, ProducerEvictionMinAge: 15 * time.Minute, ProducerExpiration: 24 * time.Hour, ProducerExpiryInterval: 10 * time.Minute,
 		ProducersPerNode: 2_000_000, ProducersPerPartition: 100_000, QueuedRequestBytes: 256 << 20, RequestBytes: 100 << 20,
 		Retention: 7 * 24 * time.Hour, RetentionBytes: -1, RetentionInterval: 5 * time.Minute, SegmentAge: 7 * 24 * time.Hour,
@@ -112,6 +113,11 @@ func TestMistakes(t *testing.T) {
 		"log.retention.ms=9223372036854775807": "to 3153600000000 is wanted, or -1",
 		"log.retention.bytes=0":                "or -1",
 		"auto.create.topics.enable=yes":        "auto.create.topics.enable=yes: true or false is wanted",
+		"unclean.leader.election.enable=true":  "only false is possible: a replica that lacks",
+		"unclean.leader.election.enable=x":     "true or false is wanted",
+		"default.replication.factor=0":         "or -1",
+		"default.replication.factor=32768":     "from 1 to 32767 is wanted, or -1",
+		"min.insync.replicas=0":                "from 1 to 32767 is wanted",
 		"max.connections=1 max.connections=1":  "max.connections is set twice",
 	} {
 		list := strings.Fields(given)
@@ -122,7 +128,7 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want an error with %q", given, v, err, want)
 		}
 	}
-	if v, err := Parse([]string{" num.partitions = 7 ", "auto.create.topics.enable=FALSE"}); err != nil || v.NumPartitions != 7 || v.AutoCreateTopics {
+	if v, err := Parse([]string{" num.partitions = 7 ", "auto.create.topics.enable=FALSE", "unclean.leader.election.enable=false"}); err != nil || v.NumPartitions != 7 || v.AutoCreateTopics {
 		t.Errorf("blanks and capitals: %+v, %v", v, err)
 	}
 }

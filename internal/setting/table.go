@@ -19,7 +19,8 @@ type Setting struct {
 	// Help is one line that says what the setting does.
 	Help string
 
-	// put stores a number within the bounds, or 0 and 1 for false and true.
+	// put stores a number within the bounds, or 0 and 1 for false and true. It is nil when nothing but Default is possible,
+	// which is false then.
 	put func(*Values, int64)
 }
 
@@ -32,7 +33,7 @@ func lasting(field func(*Values) *time.Duration, unit time.Duration) func(*Value
 }
 
 // number makes put of a number.
-func number[N int | int32 | int64](field func(*Values) *N) func(*Values, int64) {
+func number[N int | int16 | int32 | int64](field func(*Values) *N) func(*Values, int64) {
 	return func(v *Values, n int64) { *field(v) = N(n) }
 }
 
@@ -41,14 +42,20 @@ func number[N int | int32 | int64](field func(*Values) *N) func(*Values, int64) 
 var table = []Setting{
 	{"auto.create.topics.enable", "true", 0, 0, "a topic is created when a client that allows it first asks for it",
 		func(v *Values, n int64) { v.AutoCreateTopics = n == 1 }},
+	{"auto.leader.rebalance.enable", "true", 0, 0, "the first replica of a partition leads it whenever it can",
+		func(v *Values, n int64) { v.LeaderBalance = n == 1 }},
 	{"connections.max.idle.ms", "600000", -1, longest, "a connection on which nothing happens for so long is closed; -1: never",
 		lasting(func(v *Values) *time.Duration { return &v.ConnectionIdleMax }, time.Millisecond)},
+	{"default.replication.factor", "-1", -1, math.MaxInt16, "replicas of a topic's partitions when the client names no number; -1: 3, or as many as there are nodes",
+		number(func(v *Values) *int16 { return &v.Replication })},
 	{"disk.low.water.bytes", "0", 0, 1 << 50, "below so much free space no new batch is taken (56); 0: 256 MiB, at most a twentieth of the disk",
 		number(func(v *Values) *int64 { return &v.DiskLowWaterBytes })},
 	{"disk.reserve.bytes", "0", 0, 1 << 50, "space held back for what is accepted when the disk is full; 0: 64 MiB, at most a fiftieth of the disk",
 		number(func(v *Values) *int64 { return &v.DiskReserveBytes })},
 	{"fetch.max.bytes", "57671680", 1024, 1 << 30, "the most that one fetch returns, but for a single batch that is larger",
 		number(func(v *Values) *int { return &v.FetchBytes })},
+	{"leader.imbalance.check.interval.seconds", "300", 1, longest / 1000, "how often it is looked whether the first replicas lead",
+		lasting(func(v *Values) *time.Duration { return &v.LeaderBalanceInterval }, time.Second)},
 	{"log.retention.bytes", "-1", -1, math.MaxInt64, "a partition's oldest segment is deleted when at least this much stays without it; -1: no bound",
 		number(func(v *Values) *int64 { return &v.RetentionBytes })},
 	{"log.retention.check.interval.ms", "300000", 1, longest, "how often segments are looked for that are to be deleted or rolled",
@@ -71,6 +78,8 @@ var table = []Setting{
 		number(func(v *Values) *int { return &v.Connections })},
 	{"message.max.bytes", "1048588", 1024, 64 << 20, "the largest batch that is stored, compressed as it comes",
 		number(func(v *Values) *int { return &v.MessageBytes })},
+	{"min.insync.replicas", "1", 1, math.MaxInt16, "on so many disks a batch must be, and on those of a majority, before acks=all is answered; a topic may have its own",
+		number(func(v *Values) *int { return &v.MinInSync })},
 	{"num.partitions", "1", 1, 10_000, "partitions of a topic when the client names no number",
 		number(func(v *Values) *int32 { return &v.NumPartitions })},
 	{"producer.id.eviction.min.age.ms", "900000", 0, longest, "a producer that sent something less long ago is not forgotten for want of room",
@@ -85,8 +94,11 @@ var table = []Setting{
 		number(func(v *Values) *int { return &v.ProducersPerPartition })},
 	{"queued.max.request.bytes", "268435456", -1, 1 << 40, "produces that are not answered yet, of all connections; beyond it connections are not read; -1: no bound",
 		number(func(v *Values) *int64 { return &v.QueuedRequestBytes })},
+	{"replica.lag.time.max.ms", "30000", 1, longest, "a replica that did not have all of the leader's log for so long is not in sync",
+		lasting(func(v *Values) *time.Duration { return &v.ReplicaLagMax }, time.Millisecond)},
 	{"socket.request.max.bytes", "104857600", 1024, 1 << 30, "the largest produce request, and the most that one connection has unanswered; other requests have lower bounds",
 		number(func(v *Values) *int { return &v.RequestBytes })},
+	{"unclean.leader.election.enable", "false", 0, 0, "a replica that lacks what was acknowledged never becomes the leader", nil},
 }
 
 // All are the settings in order of their names.
@@ -94,13 +106,16 @@ func All() []Setting { return slices.Clone(table) }
 
 // Allowed says in words which values there are.
 func (s Setting) Allowed() string {
-	if s.isSwitch() {
+	switch {
+	case s.put == nil:
+		return s.Default
+	case s.isSwitch():
 		return "true, false"
-	}
-	if s.Min == -1 {
+	case s.Min == -1:
 		return fmt.Sprintf("-1, 1 to %d", s.Max)
+	default:
+		return fmt.Sprintf("%d to %d", s.Min, s.Max)
 	}
-	return fmt.Sprintf("%d to %d", s.Min, s.Max)
 }
 
 func (s Setting) isSwitch() bool { return s.Min == 0 && s.Max == 0 }
@@ -108,9 +123,13 @@ func (s Setting) isSwitch() bool { return s.Min == 0 && s.Max == 0 }
 func (s Setting) set(v *Values, value string) error {
 	if s.isSwitch() {
 		on, err := Boolean(value)
-		if on {
+		switch {
+		case s.put == nil && on:
+			return fmt.Errorf("only %s is possible: %s", s.Default, s.Help)
+		case s.put == nil || err != nil:
+		case on:
 			s.put(v, 1)
-		} else if err == nil {
+		default:
 			s.put(v, 0)
 		}
 		return err

@@ -11,6 +11,8 @@ type FetchResult struct {
 	HighWatermark int64
 	// LogStartOffset is the first offset that may be read (written from version 5 on).
 	LogStartOffset int64
+	// Leader is where the partition is led, when that is news to the client (written from version 16 on, KIP-951).
+	Leader CurrentLeader
 }
 
 // FetchEncoder appends the body of a Fetch response, version 4 to 17, to Dst, and lets the caller append the record
@@ -64,6 +66,10 @@ func (e *FetchEncoder) EndPartition(r FetchResult) {
 		e.Dst = e.Dst[:e.records+move+recordBytes]
 	}
 	e.appendHead(e.Dst[:e.head], r, recordBytes)
+	if e.Version >= fetchLeaderVersionMin && r.Leader != (CurrentLeader{}) {
+		e.Dst = appendLeaderTag(e.Dst, fetchLeaderTag, r.Leader)
+		return
+	}
 	e.Dst = appendNoTags(e.Dst, e.flexible())
 }
 
@@ -88,11 +94,7 @@ func (e *FetchEncoder) lengthSize(n int) int {
 	if !e.flexible() {
 		return 4
 	}
-	size := 1
-	for v := uint32(n) + 1; v >= 0x80; v >>= 7 {
-		size++
-	}
-	return size
+	return uvarintSize(uint32(n) + 1)
 }
 
 // EndTopic ends a topic.
@@ -100,8 +102,13 @@ func (e *FetchEncoder) EndTopic() {
 	e.Dst = appendNoTags(e.Dst, e.flexible())
 }
 
-// End ends the response.
-func (e *FetchEncoder) End() {
+// End ends the response. endpoints are where the leaders that it names can be reached, each once (written from version 16
+// on, KIP-951).
+func (e *FetchEncoder) End(endpoints []Endpoint) {
+	if e.Version >= fetchLeaderVersionMin && len(endpoints) > 0 {
+		e.Dst = appendEndpointsTag(e.Dst, endpoints)
+		return
+	}
 	e.Dst = appendNoTags(e.Dst, e.flexible())
 }
 

@@ -34,13 +34,25 @@ func TestFetchResponseEachVersion(t *testing.T) {
 				p.RecordBatches = records[:size[1]]
 				e.BeginPartition(size[0])
 				e.Dst = append(e.Dst, p.RecordBatches...)
-				e.EndPartition(FetchResult{p.Partition, p.ErrorCode, p.HighWatermark, p.LogStartOffset})
+				var leader CurrentLeader
+				if j%2 == 1 {
+					leader = CurrentLeader{int32(i), int32(j)}
+				}
+				if v >= 16 && j%2 == 1 {
+					p.CurrentLeader.LeaderID, p.CurrentLeader.LeaderEpoch = leader.ID, leader.Epoch
+				}
+				e.EndPartition(FetchResult{p.Partition, p.ErrorCode, p.HighWatermark, p.LogStartOffset, leader})
 				topic.Partitions = append(topic.Partitions, p)
 			}
 			e.EndTopic()
 			want.Topics = append(want.Topics, topic)
 		}
-		e.End()
+		e.End(someEndpoints)
+		for _, e := range someEndpoints {
+			if v >= 16 {
+				want.Brokers = append(want.Brokers, kmsg.FetchResponseBroker{NodeID: e.ID, Host: e.Host, Port: e.Port, Rack: rackOf(e)})
+			}
+		}
 		if got := want.AppendTo(nil); !bytes.Equal(e.Dst, got) {
 			t.Errorf("v%d: responses of %d bytes differ, want %d", v, len(e.Dst), len(got))
 		}
@@ -58,7 +70,7 @@ func TestFetchEncoderMovesNothingWhenRoomIsRight(t *testing.T) {
 		e.Dst = append(e.Dst, records...)
 		e.EndPartition(FetchResult{})
 		e.EndTopic()
-		e.End()
+		e.End(nil)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -17,6 +17,7 @@ const (
 	KeyDeleteTopics    Key = 20
 	KeyDeleteRecords   Key = 21
 	KeyInitProducerID  Key = 22
+	KeyElectLeaders    Key = 43
 )
 
 // DecodeAmplification is the most that decoding allocates for each byte of a body, beside a few KiB. kmsg turns one
@@ -66,6 +67,8 @@ func (k Key) api() (api, bool) {
 		return api{"DeleteRecords", 2, listBytesMax}, true
 	case KeyInitProducerID:
 		return api{"InitProducerId", 2, shortBytesMax}, true
+	case KeyElectLeaders:
+		return api{"ElectLeaders", 2, listBytesMax}, true
 	}
 	return api{}, false
 }

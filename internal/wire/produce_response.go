@@ -15,13 +15,14 @@ type ProduceResult struct {
 	LogStartOffset int64
 	// Message tells a person what was expected and what came; empty is null (written from version 8 on, KIP-467).
 	Message string
+	// Leader is where the partition is led, when that is news to the client (written from version 10 on, KIP-951).
+	Leader CurrentLeader
 }
 
 // ProduceEncoder appends the body of a Produce response, version 0 to 13, to Dst: Begin; for each topic Topic, a
 // Partition for each partition and EndTopic; End. It allocates nothing but room in Dst.
 //
-// The log append time is always -1: a batch keeps the timestamps that its producer gave it. The tagged fields of
-// version 10 (a newer leader, KIP-951) are left out.
+// The log append time is always -1: a batch keeps the timestamps that its producer gave it.
 type ProduceEncoder struct {
 	Dst     []byte
 	Version int16
@@ -57,6 +58,10 @@ func (e *ProduceEncoder) Partition(r ProduceResult) {
 		dst = appendArrayLength(dst, 0, e.flexible()) // no errors of single records: a batch stands or falls whole
 		dst = appendMessage(dst, r.Message, e.flexible())
 	}
+	if e.Version >= produceLeaderVersionMin && r.Leader != (CurrentLeader{}) {
+		e.Dst = appendLeaderTag(dst, produceLeaderTag, r.Leader)
+		return
+	}
 	e.Dst = appendNoTags(dst, e.flexible())
 }
 
@@ -65,10 +70,15 @@ func (e *ProduceEncoder) EndTopic() {
 	e.Dst = appendNoTags(e.Dst, e.flexible())
 }
 
-// End ends the response.
-func (e *ProduceEncoder) End() {
+// End ends the response. endpoints are where the leaders that it names can be reached, each once (written from version 10
+// on, KIP-951).
+func (e *ProduceEncoder) End(endpoints []Endpoint) {
 	if e.Version >= 1 {
 		e.Dst = append(e.Dst, 0, 0, 0, 0) // throttle time
+	}
+	if e.Version >= produceLeaderVersionMin && len(endpoints) > 0 {
+		e.Dst = appendEndpointsTag(e.Dst, endpoints)
+		return
 	}
 	e.Dst = appendNoTags(e.Dst, e.flexible())
 }

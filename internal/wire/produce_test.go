@@ -210,7 +210,7 @@ func TestProduceAllocatesNothing(t *testing.T) {
 
 func TestProduceResponseEachVersion(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for v := int16(0); v <= 13; v++ {
+	for v := range slices.Values(slices.Repeat([]int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, 20)) {
 		want := kmsg.NewProduceResponse()
 		want.Version = v
 		e := ProduceEncoder{Version: v}
@@ -227,16 +227,67 @@ func TestProduceResponseEachVersion(t *testing.T) {
 				if message != "" {
 					p.ErrorMessage = &message
 				}
-				e.Partition(ProduceResult{p.Partition, p.ErrorCode, p.BaseOffset, p.LogStartOffset, message})
+				var leader CurrentLeader
+				if rng.IntN(2) == 0 {
+					leader = CurrentLeader{rng.Int32(), rng.Int32()}
+				}
+				if v >= 10 && leader.Epoch > 0 {
+					p.CurrentLeader.LeaderID, p.CurrentLeader.LeaderEpoch = leader.ID, leader.Epoch
+				}
+				e.Partition(ProduceResult{p.Partition, p.ErrorCode, p.BaseOffset, p.LogStartOffset, message, leader})
 				topic.Partitions = append(topic.Partitions, p)
 			}
 			e.EndTopic()
 			want.Topics = append(want.Topics, topic)
 		}
-		e.End()
+		endpoints := someEndpoints[:rng.IntN(len(someEndpoints)+1)]
+		e.End(endpoints)
+		for _, e := range endpoints {
+			if v >= 10 {
+				want.Brokers = append(want.Brokers, kmsg.ProduceResponseBroker{NodeID: e.ID, Host: e.Host, Port: e.Port, Rack: rackOf(e)})
+			}
+		}
 		if got := want.AppendTo(nil); !bytes.Equal(e.Dst, got) {
 			t.Errorf("v%d: %x\nwant %x", v, e.Dst, got)
 		}
+	}
+}
+
+// someEndpoints have texts around the sizes at which a length takes one byte more.
+var someEndpoints = []Endpoint{
+	{1, "a", 9092, ""}, {2, strings.Repeat("h", 126), 1, strings.Repeat("r", 127)}, {1 << 30, strings.Repeat("h", 127), 65535, "r"},
+	{4, strings.Repeat("h", 255), 0, strings.Repeat("r", 255)},
+}
+
+func rackOf(e Endpoint) *string {
+	if e.Rack == "" {
+		return nil
+	}
+	return &e.Rack
+}
+
+// What a caller makes room for is enough.
+func TestEndpointsFitTheirRoom(t *testing.T) {
+	room := EndpointsBytes
+	for _, e := range someEndpoints {
+		room += EndpointBytes + len(e.Host) + len(e.Rack)
+	}
+	if n := len(appendEndpointsTag(nil, someEndpoints)); n > room {
+		t.Errorf("%d bytes, and room for %d", n, room)
+	}
+}
+
+func TestHasLeader(t *testing.T) {
+	for _, x := range []struct {
+		key   Key
+		first int16
+	}{{KeyProduce, 10}, {KeyFetch, 16}} {
+		if x.key.HasLeader(x.first-1) || !x.key.HasLeader(x.first) {
+			t.Errorf("%s: not from version %d on", x.key, x.first)
+		}
+	}
+	if KeyMetadata.HasLeader(13) {
+		t.Error("Metadata has no such field")
 	}
 }
 
@@ -247,7 +298,7 @@ func TestMessagesAndNamesFitTheirLength(t *testing.T) {
 		e.Topic(strings.Repeat("n", 40000), [16]byte{}, 1)
 		e.Partition(ProduceResult{Message: strings.Repeat("m", 70000)})
 		e.EndTopic()
-		e.End()
+		e.End(nil)
 		got := kmsg.NewPtrProduceResponse()
 		got.Version = v
 		if err := got.ReadFrom(e.Dst); err != nil || len(*got.Topics[0].Partitions[0].ErrorMessage) != messageBytesMax {

@@ -17,6 +17,7 @@ var served = []struct {
 }{
 	{KeyProduce, 0, 13}, {KeyFetch, 4, 17}, {KeyListOffsets, 0, 11}, {KeyMetadata, 0, 13}, {KeyFindCoordinator, 0, 6},
 	{KeyApiVersions, 0, 4}, {KeyCreateTopics, 0, 7}, {KeyDeleteTopics, 0, 6}, {KeyDeleteRecords, 0, 2}, {KeyInitProducerID, 0, 5},
+	{KeyElectLeaders, 0, 2},
 }
 
 func request(key Key, version int16) kmsg.Request {
@@ -208,6 +209,15 @@ func worst(key Key, version int16, n int) []byte {
 		}
 		after = make([]byte, 8)
 	case KeyDeleteRecords:
+		element = []byte{0, 0, 0, 0, 0, 0}
+		if flexible {
+			element = []byte{1, 1}
+		}
+		after = make([]byte, 8)
+	case KeyElectLeaders:
+		if version >= 1 {
+			before = []byte{0}
+		}
 		element = []byte{0, 0, 0, 0, 0, 0}
 		if flexible {
 			element = []byte{1, 1}
