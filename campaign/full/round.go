@@ -32,6 +32,8 @@ const (
 	goOnBatches = 5
 	// nothingFree is what a start needs at most: a page for each of the files that it writes to, and some for new ones.
 	nothingFree = 256 << 10
+	// enoughFree is more than the low-water mark and what everybody writes then.
+	enoughFree = 8 << 20
 	// loadFor is how long the load runs before the stranger comes.
 	loadFor = 300 * time.Millisecond
 	// greedFor is how long the stranger takes what becomes free, in every second of its rounds: nothing of the reserve
@@ -254,10 +256,15 @@ func (c *campaign) free(ctx context.Context, how way) error {
 		}
 		select {
 		case <-c.Broker.Done():
-			return c.startReady(ctx)
+			if err := c.startReady(ctx); err != nil {
+				return err
+			}
 		default:
+		}
+		if c.hasFree(enoughFree)() {
 			return nil
 		}
+		// The load was quicker than the stranger, who found little to take.
 	}
 	conn, hangUp, err := c.Dial(ctx)
 	if err != nil {

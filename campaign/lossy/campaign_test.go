@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os/exec"
 	"strings"
 	"testing"
@@ -151,14 +150,6 @@ func TestConverse(t *testing.T) {
 				t.Error("read nothing")
 			}
 		})
-	}
-}
-
-func TestKcatKeys(t *testing.T) {
-	for p, key := range kcatKeys(7) {
-		if crc32.ChecksumIEEE([]byte(key))%7 != uint32(p) {
-			t.Errorf("key %q is not for partition %d", key, p)
-		}
 	}
 }
 

@@ -3,37 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
-	"hash/crc32"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/oncemq/oncemq/campaign/internal/kcat"
 )
 
-// kcatArgs makes kcat (librdkafka) an idempotent producer that reports where each record went and does not end when
-// the only broker is away for a moment.
-func kcatArgs(broker, topic, clientID string) []string {
-	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-	args := []string{"-P", "-E", "-v", "-v", "-b", broker, "-t", topic, "-K", "\t"}
-	for key, value := range map[string]string{
-		"client.id":                clientID,
-		"enable.idempotence":       "true",
-		"acks":                     "all",
-		"partitioner":              "consistent",
-		"message.timeout.ms":       "0", // no limit
-		"request.timeout.ms":       ms(answerWithin),
-		"socket.timeout.ms":        ms(answerWithin),
-		"retry.backoff.ms":         ms(backoff),
-		"reconnect.backoff.ms":     ms(backoff),
-		"reconnect.backoff.max.ms": ms(10 * backoff),
-		"linger.ms":                "1",
-		"batch.num.messages":       strconv.Itoa(batchRecords),
-		"batch.size":               strconv.Itoa(batchBytes),
-	} {
-		args = append(args, "-X", key+"="+value)
+// kcatOptions are those of one producer.
+func kcatOptions(broker, topic, clientID string) kcat.Options {
+	return kcat.Options{
+		Brokers: broker, Topic: topic, ClientID: clientID,
+		AnswerWithin: answerWithin, Backoff: backoff, BatchRecords: batchRecords, BatchBytes: batchBytes,
 	}
-	return args
 }
 
 // kcatReports reads what kcat prints. It tells the partition and the offset of each record, but not which record it
@@ -55,9 +37,9 @@ func (k *kcatReports) read(line string) error {
 		}
 		return nil
 	}
-	var partition, offset int64
-	if _, err := fmt.Sscanf(line, "%% Message delivered to partition %d (offset %d)", &partition, &offset); err != nil {
-		return fmt.Errorf("%q: %w", line, err)
+	partition, offset, err := kcat.Delivered(line)
+	if err != nil {
+		return err
 	}
 	if partition < 0 || partition >= partitions {
 		return fmt.Errorf("%q: there is no such partition", line)
@@ -73,12 +55,12 @@ func (k *kcatReports) read(line string) error {
 
 // runKcat runs kcat, which picks the partition by the record's key.
 func runKcat(ctx context.Context, c *campaign, p *producer) error {
-	cmd := exec.CommandContext(ctx, c.kcat, kcatArgs(c.proxy.Addr(), p.round.topic.Name, p.String())...)
+	cmd := exec.CommandContext(ctx, c.kcat, kcat.Args(kcatOptions(c.proxy.Addr(), p.round.topic.Name, p.String()))...)
 	answers, err := cmd.StderrPipe()
 	if err != nil {
 		return fmt.Errorf("open a pipe: %w", err)
 	}
-	keys := kcatKeys(partitions)
+	keys := kcat.Keys(partitions)
 	reports := kcatReports{p: p}
 	err = converse(cmd, p, answers, reports.read,
 		func(r record) []byte { return fmt.Appendf(nil, "%s\t%s\n", keys[r.partition], r.line) })
@@ -86,17 +68,4 @@ func runKcat(ctx context.Context, c *campaign, p *producer) error {
 		return fmt.Errorf("%w: %s", err, strings.Join(reports.said, "\n"))
 	}
 	return nil
-}
-
-// kcatKeys returns a key for each partition that librdkafka's consistent partitioner sends there.
-func kcatKeys(n uint32) []string {
-	keys := make([]string, n)
-	for i, missing := 0, n; missing > 0; i++ {
-		key := strconv.Itoa(i)
-		if p := crc32.ChecksumIEEE([]byte(key)) % n; keys[p] == "" {
-			keys[p] = key
-			missing--
-		}
-	}
-	return keys
 }

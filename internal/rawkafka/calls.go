@@ -2,6 +2,8 @@ package rawkafka
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -19,6 +21,7 @@ const (
 	metadataVersion       = 12
 	deleteTopicsVersion   = 4
 	deleteRecordsVersion  = 2
+	electLeadersVersion   = 2
 )
 
 // Topic names a topic in both ways that the protocol knows: older versions use the name, newer ones the id.
@@ -47,11 +50,22 @@ func text(s *string) string {
 
 // CreateTopic creates a topic with one replica per partition and returns its id.
 func (c *Client) CreateTopic(name string, partitions int32) (Topic, error) {
+	return c.CreateReplicatedTopic(name, partitions, 1, nil)
+}
+
+// CreateReplicatedTopic creates a topic with a number of replicas per partition, -1 for the broker's default, and with these
+// settings, and returns its id.
+func (c *Client) CreateReplicatedTopic(name string, partitions int32, replication int16, settings map[string]string) (Topic, error) {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.Version = createTopicsVersion
 	req.TimeoutMillis = int32(c.opt.Timeout / time.Millisecond)
 	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, replication
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		config.Name, config.Value = key, kmsg.StringPtr(settings[key])
+		topic.Configs = append(topic.Configs, config)
+	}
 	req.Topics = append(req.Topics, topic)
 	answer, err := Roundtrip[*kmsg.CreateTopicsResponse](c, req)
 	if err != nil {
@@ -64,6 +78,48 @@ func (c *Client) CreateTopic(name string, partitions int32) (Topic, error) {
 		return Topic{}, &CodeError{Call: "create topic " + name, Code: t.ErrorCode, Text: text(t.ErrorMessage)}
 	}
 	return Topic{Name: name, ID: answer.Topics[0].TopicID}, nil
+}
+
+// Metadata asks for the brokers, and for these topics. A topic that is not known has an error code in the answer.
+func (c *Client) Metadata(topics ...string) (*kmsg.MetadataResponse, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version = metadataVersion
+	req.AllowAutoTopicCreation = false
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil means all of them
+	for _, name := range topics {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = &name
+		req.Topics = append(req.Topics, topic)
+	}
+	answer, err := Roundtrip[*kmsg.MetadataResponse](c, req)
+	if err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	return answer, nil
+}
+
+// ElectPreferredLeader asks that the first replica of a partition lead it. An error code is a CodeError.
+func (c *Client) ElectPreferredLeader(topic Topic, partition int32) error {
+	call := fmt.Sprintf("elect the preferred leader of %s/%d", topic.Name, partition)
+	req := kmsg.NewPtrElectLeadersRequest()
+	req.Version = electLeadersVersion
+	req.TimeoutMillis = int32(c.opt.Timeout / time.Millisecond)
+	t := kmsg.NewElectLeadersRequestTopic()
+	t.Topic, t.Partitions = topic.Name, []int32{partition}
+	req.Topics = append(req.Topics, t)
+	answer, err := Roundtrip[*kmsg.ElectLeadersResponse](c, req)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", call, err)
+	case answer.ErrorCode != 0:
+		return &CodeError{Call: call, Code: answer.ErrorCode}
+	case len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1:
+		return fmt.Errorf("%s: the answer is not for one partition: %+v", call, answer)
+	}
+	if p := answer.Topics[0].Partitions[0]; p.ErrorCode != 0 {
+		return &CodeError{Call: call, Code: p.ErrorCode, Text: text(p.ErrorMessage)}
+	}
+	return nil
 }
 
 // FindTopic asks for a topic by its name and returns it with its id.

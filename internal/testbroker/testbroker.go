@@ -84,12 +84,31 @@ func FreeAddr() (string, error) {
 // Config says which binary to run and how.
 type Config struct {
 	Binary    string
-	Data      string    // data directory
-	Kafka     string    // HOST:PORT for Kafka clients, "" for a free one
-	Advertise string    // HOST:PORT that clients are told, "" for that of Kafka
-	HTTP      string    // HOST:PORT of /livez and /readyz, "" for a free one
-	Set       []string  // broker settings, NAME=VALUE
-	Output    io.Writer // gets a copy of what the process prints, or nil
+	Data      string   // data directory
+	Kafka     string   // HOST:PORT for Kafka clients, "" for a free one
+	Advertise string   // HOST:PORT that clients are told, "" for that of Kafka
+	HTTP      string   // HOST:PORT of /livez and /readyz, "" for a free one
+	Set       []string // broker settings, NAME=VALUE
+	Peer      string   // HOST:PORT to listen on for the other nodes, "" for a broker alone
+	// Founders are the nodes of the cluster, as HOST:PORT, the same list on all of them. PeerAdvertise is which of them
+	// this one is, "" for Peer itself.
+	Founders      []string
+	PeerAdvertise string
+	Output        io.Writer // gets a copy of what the process prints, or nil
+}
+
+func (cfg Config) arguments() []string {
+	args := []string{"serve", "--data", cfg.Data, "--listen", cfg.Kafka, "--advertise", cmp.Or(cfg.Advertise, cfg.Kafka), "--http", cfg.HTTP}
+	if cfg.Peer != "" {
+		args = append(args, "--peer-listen", cfg.Peer, "--founders", strings.Join(cfg.Founders, ","))
+	}
+	if cfg.PeerAdvertise != "" {
+		args = append(args, "--peer-advertise", cfg.PeerAdvertise)
+	}
+	for _, assignment := range cfg.Set {
+		args = append(args, "--set", assignment)
+	}
+	return args
 }
 
 // Broker is one run of the binary.
@@ -113,11 +132,7 @@ func Start(cfg Config) (*Broker, error) {
 		}
 	}
 	b := &Broker{cfg: cfg, done: make(chan struct{})}
-	args := []string{"serve", "--data", cfg.Data, "--listen", cfg.Kafka, "--advertise", cmp.Or(cfg.Advertise, cfg.Kafka), "--http", cfg.HTTP}
-	for _, assignment := range cfg.Set {
-		args = append(args, "--set", assignment)
-	}
-	b.cmd = exec.Command(cfg.Binary, args...)
+	b.cmd = exec.Command(cfg.Binary, cfg.arguments()...)
 	var out io.Writer = &b.output
 	if cfg.Output != nil {
 		out = io.MultiWriter(&b.output, cfg.Output)
@@ -192,6 +207,28 @@ func (b *Broker) Signal(sig syscall.Signal) error {
 		return fmt.Errorf("send %v: %w", sig, err)
 	}
 	return nil
+}
+
+// Pause freezes the process with SIGSTOP, as a machine that swaps or a long collection of garbage would: its connections
+// stay open, and nothing answers. It stands still when Pause returns. It can still be killed.
+func (b *Broker) Pause() error {
+	if err := b.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(b.PID())
+}
+
+// Resume lets a frozen process go on.
+func (b *Broker) Resume() error { return b.Signal(syscall.SIGCONT) }
+
+// Ended reports whether the process has ended.
+func (b *Broker) Ended() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Wait waits for the end of the process and returns its exit code, -1 when a signal ended it.

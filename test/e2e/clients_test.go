@@ -21,6 +21,16 @@ const roundTrips = 100_000
 
 func runKcat(t *testing.T, input []byte, args ...string) []byte {
 	t.Helper()
+	stdout, stderr := runKcatThrough(t, input, args...)
+	if strings.Contains(stderr, "ERROR") {
+		t.Errorf("kcat %s says:\n%s", strings.Join(args, " "), stderr)
+	}
+	return stdout
+}
+
+// runKcatThrough runs kcat, which may meet errors on its way but must end with 0.
+func runKcatThrough(t *testing.T, input []byte, args ...string) (answer []byte, said string) {
+	t.Helper()
 	path, err := exec.LookPath("kcat")
 	if err != nil {
 		t.Fatal("kcat is not installed: run `apt-get install kcat` (Debian, Ubuntu) or `brew install kcat` (macOS)")
@@ -33,10 +43,7 @@ func runKcat(t *testing.T, input []byte, args ...string) []byte {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("kcat %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
 	}
-	if strings.Contains(stderr.String(), "ERROR") {
-		t.Errorf("kcat %s says:\n%s", strings.Join(args, " "), stderr.String())
-	}
-	return stdout.Bytes()
+	return stdout.Bytes(), stderr.String()
 }
 
 // kcat (librdkafka) with idempotence sends 100,000 records and reads them back: count, order and content. The topic

@@ -126,7 +126,7 @@ func TestAPIVersions(t *testing.T) {
 		for _, k := range a.ApiKeys {
 			got[k.ApiKey] = [2]int16{k.MinVersion, k.MaxVersion}
 		}
-		want := map[int16][2]int16{0: {0, 13}, 1: {4, 17}, 2: {0, 11}, 3: {0, 13}, 10: {0, 6}, 18: {0, 4}, 19: {0, 7}, 20: {0, 6}, 21: {0, 2}, 22: {0, 5}}
+		want := map[int16][2]int16{0: {0, 13}, 1: {4, 17}, 2: {0, 11}, 3: {0, 13}, 10: {0, 6}, 18: {0, 4}, 19: {0, 7}, 20: {0, 6}, 21: {0, 2}, 22: {0, 5}, 43: {0, 2}}
 		if a.ErrorCode != 0 || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("v%d: code %d, api keys %v, want %v", version, a.ErrorCode, got, want)
 		}

@@ -56,6 +56,13 @@ func (r *Consumer) follow(_ context.Context, conn *rawkafka.Client) error {
 	}
 }
 
+// FollowOne reads one partition over this connection until it breaks, or nothing can be read over it now. Others may read
+// other partitions at the same time.
+func (r *Consumer) FollowOne(conn *rawkafka.Client, partition int) {
+	for r.poll(conn, r.s.Partitions[partition], &r.cursor[partition]) {
+	}
+}
+
 // poll fetches once. It reports whether the connection is still good.
 func (r *Consumer) poll(conn *rawkafka.Client, p *Partition, at *cursor) bool {
 	kept := batch.Offset(p.Kept.Load())
@@ -123,31 +130,43 @@ func (s *Stage) ReadBack(ctx context.Context) error {
 	}
 	defer hangUp()
 	for _, p := range s.Partitions {
-		start, _, err := conn.Offsets(p.Topic, p.Index)
-		if err != nil {
+		if err := s.ReadBackOne(conn, p); err != nil {
 			return err
 		}
-		if kept, asked := batch.Offset(p.Kept.Load()), batch.Offset(p.Asked.Load()); start < kept || start > asked {
-			s.Violate("%v: the log starts at %d; deleted is all before %d, asked was for %d", p, start, kept, asked)
-		}
-		log, end, err := conn.ReadLog(rawkafka.FetchVersion, p.Topic, p.Index)
-		if err != nil {
-			return err
-		}
-		p.History.Read(history.Read{Start: start, End: end, Records: s.records(p, nil, start, log)})
 	}
+	return nil
+}
+
+// ReadBackOne reads one partition from its log start to its end, for the checker. No records are deleted meanwhile.
+func (s *Stage) ReadBackOne(conn *rawkafka.Client, p *Partition) error {
+	start, _, err := conn.Offsets(p.Topic, p.Index)
+	if err != nil {
+		return err
+	}
+	if kept, asked := batch.Offset(p.Kept.Load()), batch.Offset(p.Asked.Load()); start < kept || start > asked {
+		s.Violate("%v: the log starts at %d; deleted is all before %d, asked was for %d", p, start, kept, asked)
+	}
+	log, end, err := conn.ReadLog(rawkafka.FetchVersion, p.Topic, p.Index)
+	if err != nil {
+		return err
+	}
+	p.History.Read(history.Read{Start: start, End: end, Records: s.records(p, nil, start, log)})
 	return nil
 }
 
 // records appends the records of the batches from an offset on. A payload that is not what was sent is a violation.
 func (s *Stage) records(p *Partition, dst []history.Record, from batch.Offset, batches []rawkafka.Batch) []history.Record {
+	parse := p.Parse
+	if parse == nil {
+		parse = history.ParsePayload
+	}
 	for _, b := range batches {
 		for i, payload := range b.Records {
 			offset := b.BaseOffset + batch.Offset(i)
 			if offset < from {
 				continue
 			}
-			value, err := history.ParsePayload(payload)
+			value, err := parse(payload)
 			if err != nil {
 				s.Violate("%v offset %d: %v", p, offset, err)
 				continue

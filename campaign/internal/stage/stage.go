@@ -38,6 +38,8 @@ const (
 	CodeNotLeader          = 6
 	CodeTimedOut           = 7
 	CodeCoordinatorLoading = 14
+	CodeNotEnoughReplicas  = 19
+	CodeCutOff             = 20 // NOT_ENOUGH_REPLICAS_AFTER_APPEND: it may be stored or not
 	CodeStorage            = 56
 )
 
@@ -49,6 +51,8 @@ type Partition struct {
 	Topic   rawkafka.Topic
 	Index   int32
 	History *history.History
+	// Parse finds the value in a record, nil for history.ParsePayload.
+	Parse func(record []byte) (history.Value, error)
 	// Asked is the offset up to which records were asked to be deleted last, before the request left; Kept the one of
 	// the last answer. The log starts between the two.
 	Asked, Kept atomic.Int64
@@ -175,7 +179,12 @@ func (s *Stage) Addr() string { return s.addr }
 
 // Dial opens a connection that ends with hangUp, or with ctx.
 func (s *Stage) Dial(ctx context.Context) (conn *rawkafka.Client, hangUp func(), err error) {
-	conn, err = rawkafka.Dial(s.addr, rawkafka.Options{Timeout: s.answerWithin})
+	return DialTo(ctx, s.addr, s.answerWithin)
+}
+
+// DialTo opens a connection to a broker that ends with hangUp, or with ctx. within bounds the wait for it and for each answer.
+func DialTo(ctx context.Context, addr string, within time.Duration) (conn *rawkafka.Client, hangUp func(), err error) {
+	conn, err = rawkafka.Dial(addr, rawkafka.Options{Timeout: within})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -189,13 +198,17 @@ func (s *Stage) Dial(ctx context.Context) (conn *rawkafka.Client, hangUp func(),
 // CreateTopic creates a topic and takes its partitions up.
 func (s *Stage) CreateTopic(admin *rawkafka.Client, name string, partitions int) error {
 	topic, err := admin.CreateTopic(name, int32(partitions))
-	if err != nil {
-		return err
+	if err == nil {
+		s.TakeUp(topic, partitions)
 	}
+	return err
+}
+
+// TakeUp adds the partitions of a topic that was created.
+func (s *Stage) TakeUp(topic rawkafka.Topic, partitions int) {
 	for index := range int32(partitions) {
 		s.Partitions = append(s.Partitions, &Partition{Topic: topic, Index: index, History: history.New()})
 	}
-	return nil
 }
 
 // Reconnect gives work one connection after the other, until one comes back without an error, or ctx ends. The error says
