@@ -35,12 +35,14 @@ var placements = []placement{
 	{"internal/wire", 1, 450, 0},
 	{"internal/vfs", 1, 250, 0},
 
-	{"internal/seglog", 2, 1300, 2500},  // one format: writing, recovery, inspection and giving up know each other's bytes
-	{"internal/raftlog", 3, 800, 3000},  // the state file, base snapshots, and work that a crash interrupts: one order over all of them
-	{"internal/replica", 4, 1100, 2000}, // two kinds of replica on one core, and what each forgets
-	{"internal/node", 5, 900, 1800},     // everything that all partitions share: the disk, files, the background, the check of a directory
+	{"internal/founding", 2, 500, 0},
+	{"internal/seglog", 2, 1300, 2800},  // one format: writing, recovery, inspection and giving up know each other's bytes
+	{"internal/raftlog", 3, 800, 3300},  // the state file, base snapshots, and work that a crash interrupts: one order over all of them
+	{"internal/peer", 3, 800, 2100},     // one protocol: both ends of a handshake, of a connection and of a call know each other's bytes
+	{"internal/replica", 4, 1100, 3300}, // two kinds of replica on one core, what each forgets, and what replicas of a group owe each other
+	{"internal/node", 5, 900, 3000},     // everything that all partitions share: the disk, files, the background, the other nodes, who leads, the check of a directory
 
-	{"internal/server", 6, 2600, 3000}, // one small file for each API
+	{"internal/server", 6, 2600, 3100}, // one small file for each API
 	{"internal/console", 6, 900, 0},
 	{"internal/cli", 6, 1500, 2000}, // three commands, and Kafka's property names and rules
 
