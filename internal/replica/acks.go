@@ -69,20 +69,6 @@ func (p *partitionCore) replicated() {
 	}
 }
 
-// shrunk implements machine: who waits for more replicas than are in sync is told that they are too few, and that the batch
-// is stored. A retry waits anew.
-func (p *partitionCore) shrunk() {
-	p.flight.eachApplied(func(f *inFlight) {
-		f.each(func(w *answer) {
-			if w.all {
-				p.end(w, ErrNotEnoughAfterAppend)
-			}
-		})
-	})
-	p.endInheritors(ErrNotEnoughAfterAppend)
-	p.settle()
-}
-
 func (p *partitionCore) endInheritors(reason error) {
 	for i := range p.inheritors {
 		p.end(&p.inheritors[i].answer, reason)

@@ -137,7 +137,7 @@ func (c *chaos) judgeAnswer(q *question) {
 		if q.ack.Decision.Reason == dedupe.Gap || q.sequence >= c.next[q.id] {
 			c.t.Fatalf("%q is refused with %+v, next is %d", key, q.ack.Decision, c.next[q.id])
 		}
-	case !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrCutOff) && !errors.Is(err, ErrNotEnoughReplicas) && !errors.Is(err, ErrNotEnoughAfterAppend):
+	case !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrCutOff) && !errors.Is(err, ErrNotEnoughReplicas):
 		c.t.Fatalf("%q is answered %v", key, err)
 	}
 }

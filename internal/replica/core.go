@@ -35,8 +35,6 @@ type machine interface {
 	cutOff(from seglog.Index)
 	// replicated is called when core.enough or core.flushed may have risen.
 	replicated()
-	// shrunk says that fewer replicas are in sync than min.insync.replicas asks for.
-	shrunk()
 	// parse reads the body of a base snapshot, without any effect; install makes what parse returned the state.
 	parse(body []byte) (any, error)
 	install(now time.Time, b raftlog.Base, parsed any)

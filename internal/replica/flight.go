@@ -144,13 +144,6 @@ func (f *inFlight) awaited() bool {
 	return waits
 }
 
-// eachApplied visits all that are applied, in log order.
-func (f *flight) eachApplied(visit func(*inFlight)) {
-	for i := f.first; i < f.applied; i++ {
-		visit(&f.queue[i])
-	}
-}
-
 // eachAhead visits all that are not applied, in log order.
 func (f *flight) eachAhead(visit func(*inFlight)) {
 	for i := range f.queue[f.applied:] {

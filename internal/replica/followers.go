@@ -155,9 +155,6 @@ func (c *core) look(now time.Time) {
 	if !slices.Equal(inSync, f.inSync) {
 		f.inSync = inSync
 	}
-	if len(inSync) < f.minInSync && c.served() {
-		c.m.shrunk()
-	}
 }
 
 // needed is the first entry that a follower is still to be fed: those from it on are not removed.

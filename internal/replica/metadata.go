@@ -280,9 +280,6 @@ func (m *metadataCore) follow() {}
 // replicated implements machine: a command waits for its commit alone.
 func (m *metadataCore) replicated() {}
 
-// shrunk implements machine: raft0 asks for no more than a majority.
-func (m *metadataCore) shrunk() {}
-
 // cutOff implements machine.
 func (m *metadataCore) cutOff(from seglog.Index) {
 	at := len(m.flight)

@@ -166,7 +166,7 @@ func TestClusterDeposedAndBack(t *testing.T) {
 }
 
 // With min.insync.replicas above the majority an answer waits for the slowest; the commit does not. A retry waits as its
-// original does. When fewer are in sync, as under a next leader that has not heard of all, neither waits on.
+// original does, under the next leader, too.
 func TestClusterMinInSync(t *testing.T) {
 	c := newCluster(t, 6, func(c *cluster) { c.minInSync = 3 })
 	l := c.leader()
@@ -194,12 +194,10 @@ func TestClusterMinInSync(t *testing.T) {
 	}
 	inherited := a.submit(sequence(1), -1)
 	c.pass(300 * time.Millisecond)
-	if !inherited.ended() || !errors.Is(inherited.ack.Err, ErrNotEnoughAfterAppend) {
-		t.Fatalf("a retry of what an earlier leader stored on two, when no third is in sync, is answered %v, %+v", inherited.ended(), inherited.ack)
+	if inherited.ended() {
+		t.Fatalf("a retry of what an earlier leader stored on two is answered %+v", inherited.ack)
 	}
 	slow.frozen = false
-	c.until("all in sync", func() bool { return len(a.p.Status().InSync) == 3 })
-	inherited = a.submit(sequence(1), -1)
 	c.until("the answer", inherited.ended)
 	if inherited.ack.Err != nil || inherited.ack.Base != 1 || inherited.ack.Decision.Verdict != dedupe.Duplicate {
 		t.Fatalf("%+v", inherited.ack)

@@ -32,9 +32,6 @@ var (
 	// ErrNotEnoughReplicas: fewer replicas are in sync than min.insync.replicas asks for; the batch was never accepted
 	// (Kafka code 19).
 	ErrNotEnoughReplicas = errors.New("fewer replicas in sync than min.insync.replicas")
-	// ErrNotEnoughAfterAppend: the batch is stored, and by the time it should have been on min.insync.replicas replicas fewer
-	// are in sync (Kafka code 20).
-	ErrNotEnoughAfterAppend = errors.New("stored, but fewer replicas are in sync than min.insync.replicas")
 	// ErrCutOff: the batch was accepted, and then leadership was lost: it was cut off this replica's log, where another
 	// replica may still bring it back, or on how many replicas it is cannot be known here. The client's retry finds out
 	// (Kafka code 20).

@@ -67,7 +67,6 @@ var errorCodes = []struct {
 	{replica.ErrDiskFull, codeStorageError},
 	{replica.ErrTooManyProducers, codeNotEnoughReplicas},
 	{replica.ErrNotEnoughReplicas, codeNotEnoughReplicas},
-	{replica.ErrNotEnoughAfterAppend, codeNotEnoughAfterAppend},
 	{replica.ErrCutOff, codeNotEnoughAfterAppend},
 	{replica.ErrOutOfRange, codeOffsetOutOfRange},
 	{meta.ErrInvalidName, codeInvalidTopic},

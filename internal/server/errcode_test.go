@@ -96,7 +96,6 @@ func TestEveryErrorHasACode(t *testing.T) {
 		"replica.ErrTooManyProducers":     {replica.ErrTooManyProducers, 19},
 		"replica.ErrNotEnoughReplicas":    {replica.ErrNotEnoughReplicas, 19},
 		"replica.ErrCutOff":               {replica.ErrCutOff, 20},
-		"replica.ErrNotEnoughAfterAppend": {replica.ErrNotEnoughAfterAppend, 20},
 		"replica.ErrOutOfRange":           {replica.ErrOutOfRange, 1},
 		"server.ErrNoLeader":              {ErrNoLeader, 5},
 		"server.ErrElectionNotNeeded":     {ErrElectionNotNeeded, 84},
@@ -207,7 +206,6 @@ func TestAckCodes(t *testing.T) {
 		{replica.Ack{Err: replica.ErrOffline}, 56, true},
 		{replica.Ack{Err: fmt.Errorf("%w: 1 of 2", replica.ErrNotEnoughReplicas)}, 19, true},
 		{replica.Ack{Err: replica.ErrCutOff}, 20, true},
-		{replica.Ack{Err: replica.ErrNotEnoughAfterAppend}, 20, true},
 		{replica.Ack{Err: fmt.Errorf("%w: no room", replica.ErrDiskFull)}, 56, true},
 		{replica.Ack{Err: fmt.Errorf("%w: 10 are remembered", replica.ErrTooManyProducers)}, 19, true},
 	} {

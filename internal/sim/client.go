@@ -219,7 +219,7 @@ func (c *producer) answered(a *attempt, ack replica.Ack) {
 		c.stored(s, ack.Base)
 	case errors.Is(ack.Err, replica.ErrRefused):
 		c.refused(a, ack.Decision)
-	case errors.Is(ack.Err, replica.ErrCutOff), errors.Is(ack.Err, replica.ErrStopped), errors.Is(ack.Err, replica.ErrNotEnoughAfterAppend):
+	case errors.Is(ack.Err, replica.ErrCutOff), errors.Is(ack.Err, replica.ErrStopped):
 		c.unknown(s)
 	case errors.Is(ack.Err, replica.ErrNotLeader), errors.Is(ack.Err, replica.ErrDiskFull), errors.Is(ack.Err, replica.ErrOffline),
 		errors.Is(ack.Err, replica.ErrTooManyProducers), errors.Is(ack.Err, replica.ErrNotEnoughReplicas):
